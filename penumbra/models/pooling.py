@@ -1,0 +1,89 @@
+"""Max-pooling that remembers where the maximum stood, and the unpooling that puts it back.
+
+SegNet's decoder places each value where its encoder found the maximum. PyTorch's own operators do
+that fastest, but TensorRT knows neither MaxPool's `Indices` output nor MaxUnpool. So each function
+here has two forms of one meaning and takes the right one by itself:
+
+- native (training, sampling, propagation): `max_pool2d` with indices, `max_unpool2d`;
+- export (inside `torch.export` and `torch.onnx.export`): the four phases of each 2x2 window as
+  strided views, comparisons and a pixel shuffle, all of which TensorRT compiles.
+
+What travels between the functions is the *selection*, a plain integer tensor of the pooled shape.
+Its code differs between the two forms (flat index; phase 0 to 3): hand it on, do not read it.
+
+Ties go to the first position in row-major order in both forms. That matters: after ReLU an all-zero
+window is common, and `x == upsample(max)` would copy its variance to four places.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def select_max(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The maximum of every 2x2 window of `x` (N, C, H, W; H and W even) and its selection."""
+    if _exporting():
+        first, second, third, fourth = _phases(x)
+        # A knock-out in which only a strictly greater challenger wins: the first of equals stays.
+        # (ArgMax would say the same, but TensorRT promises nothing about its ties.)
+        upper, lower = torch.maximum(first, second), torch.maximum(third, fourth)
+        selection = torch.where(
+            lower > upper,
+            (fourth > third).to(torch.int32) + 2,
+            (second > first).to(torch.int32),
+        )
+        return torch.maximum(upper, lower), selection
+    if x.shape[-2] % 2 or x.shape[-1] % 2:
+        raise ValueError(f"2x2 pooling needs even height and width, not {tuple(x.shape[-2:])}")
+    return F.max_pool2d(x, kernel_size=2, stride=2, return_indices=True)
+
+
+def gather_selected(x: Tensor, selection: Tensor) -> Tensor:
+    """The values of `x` (N, C, H, W) at the selected positions: a second tensor, pooled alike."""
+    if _exporting():
+        first, second, third, fourth = _phases(x)
+        upper = torch.where(selection == 0, first, second)
+        lower = torch.where(selection == 2, third, fourth)
+        return torch.where(selection < 2, upper, lower)
+    return x.flatten(2).gather(2, selection.flatten(2)).view_as(selection)
+
+
+def scatter_selected(x: Tensor, selection: Tensor) -> Tensor:
+    """`x` (N, C, h, w) at the selected positions of (N, C, 2h, 2w), zero elsewhere."""
+    if _exporting():
+        zero = torch.zeros((), dtype=x.dtype, device=x.device)
+        placed = [torch.where(selection == phase, x, zero) for phase in range(4)]
+        return F.pixel_shuffle(torch.stack(placed, dim=2).flatten(1, 2), 2)
+    return F.max_unpool2d(x, selection, kernel_size=2, stride=2)
+
+
+class MaxPool2x2(nn.Module):
+    """`(pooled, selection)` of an image of even height and width."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return select_max(x)
+
+
+class MaxUnpool2x2(nn.Module):
+    """Each value back at the position that `MaxPool2x2` selected, zeros around it."""
+
+    def forward(self, x: Tensor, selection: Tensor) -> Tensor:
+        return scatter_selected(x, selection)
+
+
+def _phases(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The four positions of each 2x2 window, row-major, each as an image of half the size."""
+    return x[..., ::2, ::2], x[..., ::2, 1::2], x[..., 1::2, ::2], x[..., 1::2, 1::2]
+
+
+def _exporting() -> bool:
+    return torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
+
+
+# A plain torch.fx trace keeps these calls whole; were it to look inside, it would fix the native
+# form for good and the traced model could no longer be exported.
+torch.fx.wrap("select_max")
+torch.fx.wrap("gather_selected")
+torch.fx.wrap("scatter_selected")

@@ -1,0 +1,40 @@
+"""How good a segmentation is: global accuracy, class average, mean intersection over union."""
+
+from __future__ import annotations
+
+import numpy as np
+
+IGNORE = 255  # the label of a pixel that counts neither in the loss nor here
+
+
+class Confusion:
+    """Counts of (true class, predicted class) over all pixels seen so far."""
+
+    def __init__(self, classes: int) -> None:
+        self.classes = classes
+        self.counts = np.zeros((classes, classes), dtype=np.int64)
+
+    def add(self, truth: np.ndarray, prediction: np.ndarray) -> None:
+        """Count the pixels of one image or batch; those whose truth is `IGNORE` are left out."""
+        known = truth != IGNORE
+        pairs = truth[known].astype(np.int64) * self.classes + prediction[known]
+        self.counts += np.bincount(pairs, minlength=self.classes**2).reshape(self.counts.shape)
+
+    def summary(self) -> dict[str, float]:
+        """Shares from 0 to 1. A class that occurs in no true label counts in neither mean."""
+        present = self.counts.sum(axis=1) > 0
+        return {
+            "global_accuracy": float(np.trace(self.counts) / max(1, self.counts.sum())),
+            "class_average": float(self.recall()[present].mean()) if present.any() else 0.0,
+            "mean_iou": float(self.iou()[present].mean()) if present.any() else 0.0,
+        }
+
+    def recall(self) -> np.ndarray:
+        """For each class, the share of its pixels that were found."""
+        return np.diag(self.counts) / np.maximum(1, self.counts.sum(axis=1))
+
+    def iou(self) -> np.ndarray:
+        """For each class, intersection over union of its true and its predicted pixels."""
+        found = np.diag(self.counts)
+        union = self.counts.sum(axis=0) + self.counts.sum(axis=1) - found
+        return found / np.maximum(1, union)

@@ -1,0 +1,115 @@
+"""Training and judging a segmentation network on labelled images held in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from penumbra.models.segnet import Probabilities, normalise
+from penumbra.training.augmentation import random_view
+from penumbra.training.camvid import LabelledImages
+from penumbra.training.losses import frequency_weights
+from penumbra.training.metrics import IGNORE, Confusion
+
+# From uint8 RGB images (N x H x W x 3) to class scores or probabilities (N x classes x H x W).
+Predictor = Callable[[Tensor], Tensor]
+
+
+class RandomViews(Dataset):
+    """Augmented crops; item `(epoch, index)` is always the same one, whoever asks and when.
+
+    That makes a resumed run see what the killed one would have seen, with any number of workers.
+    """
+
+    def __init__(
+        self,
+        data: LabelledImages,
+        size: tuple[int, int],
+        scales: tuple[float, float],
+        seed: int,
+    ) -> None:
+        self.data, self.size, self.scales, self.seed = data, size, scales, seed
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        epoch, index = key
+        random = np.random.default_rng((self.seed, epoch, index))
+        image, label = self.data.images[index], self.data.labels[index]
+        return random_view(image, label, self.size, self.scales, random)
+
+
+@dataclass
+class SegmentationTask:
+    """What the training loop needs to know of semantic segmentation."""
+
+    model: nn.Module
+    train: LabelledImages
+    validation: LabelledImages
+    size: tuple[int, int] = (192, 256)
+    scales: tuple[float, float] = (0.55, 1.5)
+    balance: float = 0.5
+    seed: int = 0
+    metric: str = "mean_iou"
+
+    def __post_init__(self) -> None:
+        weights = frequency_weights(self.train.labels, len(self.train.classes), self.balance)
+        self.weights = torch.from_numpy(weights)
+
+    def data(self) -> Dataset:
+        return RandomViews(self.train, self.size, self.scales, self.seed)
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        images, labels = batch
+        logits = model(normalised_for(self.model, images))
+        weights = self.weights.to(logits.device)
+        return F.cross_entropy(logits.float(), labels.long(), weights, ignore_index=IGNORE)
+
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        return confusion_of(deterministic(model), self.validation).summary()
+
+
+def normalised_for(model: nn.Module, images: Tensor) -> Tensor:
+    """`images` with the pixel statistics that `model` was built for, in its fast memory layout."""
+    x = normalise(images, model.config["mean"], model.config["std"])
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def deterministic(model: nn.Module) -> Predictor:
+    """The plain forward pass with dropout off."""
+    device = next(model.parameters()).device
+    return lambda images: model(normalised_for(model, images.to(device)))
+
+
+def predictor(model: nn.Module, method: str, samples: int, seed: int) -> Predictor:
+    """Class probabilities by one plain pass, by sampling, or by one propagated pass."""
+    if method == "deterministic":
+        return deterministic(model)
+    probabilities = Probabilities(model)
+    if method == "propagated":
+        from penumbra.propagation import propagate
+
+        propagated = propagate(probabilities)
+        return lambda images: propagated(normalised_for(model, images)).mean
+    from penumbra.montecarlo import monte_carlo
+
+    return lambda images: (
+        monte_carlo(probabilities, normalised_for(model, images), samples=samples, seed=seed).mean
+    )
+
+
+@torch.inference_mode()
+def confusion_of(predict: Predictor, data: LabelledImages, progress: Callable = iter) -> Confusion:
+    """Predict every image at its own size and count; `progress` may wrap the loop in a bar."""
+    confusion = Confusion(len(data.classes))
+    for index in progress(range(len(data))):
+        scores = predict(torch.from_numpy(data.images[index])[None])
+        confusion.add(data.labels[index], scores.argmax(dim=1)[0].cpu().numpy())
+    return confusion
