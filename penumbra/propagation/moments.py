@@ -1,0 +1,98 @@
+"""What is known of an uncertain tensor: its mean and the variance of each of its elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean and element-wise variance of a random tensor; `variance is None` means: exact.
+
+    Subclasses know more about how the elements vary together. Whoever does not ask for that
+    reads `mean` and `variance`, which is the diagonal of the covariance.
+    """
+
+    mean: Tensor
+    variance: Tensor | None = None
+
+    @property
+    def std(self) -> Tensor:
+        """The standard deviation of each element (zero where the value is exact)."""
+        if self.variance is None:
+            return torch.zeros_like(self.mean)
+        return self.variance.sqrt()
+
+    def diagonal(self) -> Moments:
+        """The same moments with nothing but the variance of each element kept."""
+        return Moments(self.mean, self.variance)
+
+
+torch.export.register_dataclass(Moments, serialized_type_name="penumbra.Moments")
+
+
+class ChannelMoments(Moments):
+    """Moments of a value with noise that is shared by all positions of a channel.
+
+    Along dimension 1 the value consists of `channels` blocks. Element i of block c of one batch
+    element is `mean_i + e_i + Σ_k factors_k[i] ε_kc`, where the `e_i` are independent with variance
+    `independent_i` (None: no such part) and the `ε_kc` are independent with variance one. So
+
+        Cov(i, j) = δ_ij independent_i + [same block] Σ_k factors_k[i] factors_k[j].
+
+    This is what `Dropout2d` and the batch statistics of Monte-Carlo batch norm make. A linear map
+    within channels (pooling, resampling, batch norm, flatten) is applied to the factors as it
+    stands; the next affine layer mixes channels and turns them into plain variance, exactly.
+    """
+
+    independent: Tensor | None
+    factors: tuple[Tensor, ...]
+    channels: int
+
+    def __init__(
+        self,
+        mean: Tensor,
+        independent: Tensor | None,
+        factors: tuple[Tensor, ...],
+        channels: int | None = None,
+    ) -> None:
+        channels = mean.shape[1] if channels is None else channels
+        for name, value in (
+            ("mean", mean),
+            ("independent", independent),
+            ("factors", factors),
+            ("channels", channels),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def variance(self) -> Tensor:  # type: ignore[override]
+        """The diagonal of the covariance: `independent + Σ_k factors_k²`."""
+        shared = sum(factor.square() for factor in self.factors)
+        return shared if self.independent is None else self.independent + shared
+
+
+def map_within_channels(
+    x: Moments,
+    affine: Callable[[Tensor], Tensor],
+    linear: Callable[[Tensor], Tensor] | None = None,
+    squared: Callable[[Tensor], Tensor] | None = None,
+) -> Moments:
+    """Apply an affine map that mixes no channels: `affine` to the mean, `squared` to the variance.
+
+    `linear` is `affine` without its constant part (by default the same: no constant part) and
+    `squared` the map whose coefficients are the squares of linear's (by default linear itself,
+    right where every coefficient is 0 or 1: selecting, copying, moving). Channel-wide noise is
+    carried through `linear`, so its coherence stays exact.
+    """
+    linear = linear or affine
+    squared = squared or linear
+    if isinstance(x, ChannelMoments):
+        independent = None if x.independent is None else squared(x.independent)
+        factors = tuple(linear(factor) for factor in x.factors)
+        return ChannelMoments(affine(x.mean), independent, factors, x.channels)
+    return Moments(affine(x.mean), squared(x.variance))

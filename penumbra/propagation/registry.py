@@ -1,0 +1,165 @@
+"""Which rule moves mean and variance through which layer.
+
+A rule is registered with a decorator for module types, functions, or methods by their name:
+
+    @rule(MyScale)                      # a module type: called as rule(module, *arguments)
+    def my_scale(layer, x):
+        return Moments(x.mean * layer.scale, x.variance * layer.scale**2)
+
+    @rule(torch.neg, operator.neg, "neg")    # functions and methods: rule(*arguments)
+    def negate(x):
+        return Moments(-x.mean, x.variance)
+
+Arguments that are uncertain arrive as `Moments`, all others as they are. Keywords of the decorator
+are conditions on the options of `propagate`: `@rule(nn.ReLU, relu="jacobian")` holds for
+`propagate(model, relu="jacobian")` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from penumbra.propagation.errors import DuplicateRuleError, PropagationError
+
+Target = type[nn.Module] | Callable[..., Any] | str
+Rule = Callable[..., Any]
+Condition = frozenset[tuple[str, str]]
+
+
+class Registry:
+    """Rules by target and condition; a second rule for one target is an error."""
+
+    def __init__(self, defaults: Mapping[str, str]) -> None:
+        """`defaults` names every option and the value it has unless the caller says otherwise."""
+        self.defaults = dict(defaults)
+        self._rules: dict[Target, dict[Condition, Rule]] = {}
+        self._noise: set[Target] = set()
+        self._layers: dict[Target, tuple[Target, tuple[str, ...]]] = {}
+
+    def rule(
+        self, *targets: Target, override: bool = False, **condition: str
+    ) -> Callable[[Rule], Rule]:
+        """Register the decorated function as the rule of every target, under a condition."""
+        unknown = set(condition) - set(self.defaults)
+        if unknown:
+            raise PropagationError(
+                f"no option called {', '.join(sorted(unknown))}: {self.defaults}"
+            )
+        key = frozenset(condition.items())
+
+        def register(function: Rule) -> Rule:
+            for target in dict.fromkeys(targets):  # torch has some functions under two names
+                rules = self._rules.setdefault(target, {})
+                if (key in rules or target in self._layers) and not override:
+                    raise DuplicateRuleError(
+                        f"{describe(target)} already has a rule"
+                        + (f" ({dict(key)})" if key else "")
+                        + "; pass override=True to replace it"
+                    )
+                rules[key] = function
+            return function
+
+        return register
+
+    def layer(self, module_type: type[nn.Module], function: Target, *attributes: str) -> None:
+        """Let a module type have the rules of the function that it calls.
+
+        The layer's attributes become the function's arguments of the same name.
+        """
+        if module_type in self._layers or module_type in self._rules:
+            raise DuplicateRuleError(f"{describe(module_type)} already has a rule")
+        self._layers[module_type] = (function, attributes)
+
+    def noise(self, *targets: Target, override: bool = False) -> Callable[[Rule], Rule]:
+        """Register the rule of a noise source: it is asked even when its input is exact."""
+        self._noise.update(targets)
+        return self.rule(*targets, override=override)
+
+    def options(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The defaults with `given` laid over them; unknown names and values are refused."""
+        for name, value in given.items():
+            choices = self.choices(name)
+            if name not in self.defaults:
+                raise PropagationError(
+                    f"unknown option {name!r}; there are {', '.join(sorted(self.defaults))}"
+                )
+            if value not in choices:
+                raise PropagationError(
+                    f"{name}={value!r} is not one of {', '.join(map(repr, sorted(choices)))}"
+                )
+        return {**self.defaults, **given}
+
+    def choices(self, name: str) -> set[str]:
+        """The values that some rule knows for an option."""
+        conditions = (key for rules in self._rules.values() for key in rules)
+        return {value for key in conditions for option, value in key if option == name}
+
+    def find(self, target: Target, options: Mapping[str, str]) -> Rule | None:
+        """The rule for a target under these options; the one with the most conditions wins."""
+        known = self._known(target)
+        if known not in self._rules:
+            return self._rule_of_layer(known, options) if known in self._layers else None
+        held = options.items()
+        fitting = [(len(key), rule) for key, rule in self._rules[known].items() if key <= held]
+        return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
+
+    def _rule_of_layer(self, module_type: Target, options: Mapping[str, str]) -> Rule | None:
+        function, attributes = self._layers[module_type]
+        rule = self.find(function, options)
+        if rule is None:
+            return None
+
+        def by_function(layer: nn.Module, *arguments: Any) -> Any:
+            return rule(*arguments, **{name: getattr(layer, name) for name in attributes})
+
+        return by_function
+
+    def knows(self, target: Target) -> bool:
+        """Whether any rule, under whatever options, is registered for the target."""
+        return self._known(target) is not None
+
+    def is_noise(self, target: Target) -> bool:
+        """Whether the target is a source of noise."""
+        known = self._known(target)
+        if known in self._layers and known not in self._rules:
+            return self._layers[known][0] in self._noise
+        return known in self._noise
+
+    def _known(self, target: Target) -> Target | None:
+        """The target, or the base it inherits its forward from, as it was registered."""
+        for candidate in _candidates(target):
+            if candidate in self._rules or candidate in self._layers:
+                return candidate
+        return None
+
+
+def _candidates(target: Target) -> list[Target]:
+    """The target and, for a module type, the bases whose `forward` it inherits unchanged."""
+    if isinstance(target, type) and issubclass(target, nn.Module):
+        return [base for base in target.__mro__ if getattr(base, "forward", None) is target.forward]
+    return [target]
+
+
+def describe(target: Target) -> str:
+    """A target as a person would write it: `nn.Conv2d`, `torch.relu`, `.view()`."""
+    if isinstance(target, str):
+        return f"Tensor.{target}()"
+    module = getattr(target, "__module__", None) or "torch"
+    name = getattr(target, "__qualname__", getattr(target, "__name__", str(target)))
+    if isinstance(target, type) and module.startswith("torch.nn.modules"):
+        return f"nn.{name}"
+    return f"{module}.{name}"
+
+
+diagonal = Registry({"relu": "moment", "smooth": "moment", "max_pool": "argmax"})
+"""The rules of `propagate`: mean and variance of each element."""
+
+full = Registry({"relu": "moment"})
+"""The rules of `propagate_covariance`: mean and the whole covariance matrix."""
+
+rule = diagonal.rule
+noise = diagonal.noise
+layer = diagonal.layer

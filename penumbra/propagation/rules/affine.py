@@ -1,0 +1,194 @@
+"""Affine layers: Var[W x + b] = W² Var[x] (the paper's diagonal special case of Σ' = W Σ Wᵀ).
+
+Exact for the variance of each output if the inputs are independent, which they are right after a
+noise layer on an exact value. Noise that is shared by the positions of a channel
+(`ChannelMoments`) goes through exactly as well:
+
+    Var[W x] = W² ∗ independent + Σ_k Σ_c (W_c ∗ factor_kc)²,
+
+where W_c is the part of the kernel that reads channel c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from penumbra.propagation.errors import PropagationError
+from penumbra.propagation.moments import ChannelMoments, Moments
+from penumbra.propagation.registry import layer, rule
+
+# Convolving channel by channel makes (inputs x outputs) maps: so many elements at a time.
+_CHUNK_ELEMENTS = 1 << 25
+
+Affine = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+PerChannel = Callable[[Tensor, Tensor], Tensor]
+
+
+def _affine(
+    x: Moments, weight: Tensor, bias: Tensor | None, apply: Affine, per_channel: PerChannel
+) -> Moments:
+    """Mean by the layer itself, variance by squared weights, shared noise channel by channel."""
+    if not isinstance(x, Moments) or isinstance(weight, Moments) or isinstance(bias, Moments):
+        raise PropagationError("only the input of an affine layer may be uncertain, not its weight")
+    mean = apply(x.mean, weight, bias)
+    if not isinstance(x, ChannelMoments):
+        return Moments(mean, apply(x.variance, weight.square(), None))
+    variance = sum(per_channel(factor, weight) for factor in x.factors)
+    if x.independent is not None:
+        variance = variance + apply(x.independent, weight.square(), None)
+    return Moments(mean, variance)
+
+
+@rule(F.linear)
+def linear(x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
+    """Σ_j W_ij² V_j."""
+
+    def per_channel(factor: Tensor, weight: Tensor) -> Tensor:
+        if factor.dim() != 2:  # the layer mixes the last dimension, the noise is shared along it
+            return F.linear(factor, weight).square()
+        blocks = factor.unflatten(1, (x.channels, -1))
+        parts = torch.einsum("bcp,ocp->boc", blocks, weight.unflatten(1, (x.channels, -1)))
+        return parts.square().sum(-1)
+
+    return _affine(x, weight, bias, F.linear, per_channel)
+
+
+layer(nn.Linear, F.linear, "weight", "bias")
+
+
+def _convolution(
+    x: Moments, weight: Tensor, bias: Tensor | None, convolve: Callable[..., Tensor],
+    groups: int, transposed: bool, **geometry: Any,
+) -> Moments:  # fmt: skip
+    def apply(value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return convolve(value, weight, bias, groups=groups, **geometry)
+
+    def per_channel(factor: Tensor, weight: Tensor) -> Tensor:
+        """Σ_c (W_c ∗ factor_c)², as a convolution with one group per input channel."""
+        inputs = factor.shape[1]
+        if transposed:  # weight: (inputs, outputs/groups, …)
+            kernels = weight.unflatten(0, (groups, inputs // groups))
+        else:  # weight: (outputs, inputs/groups, …)
+            kernels = weight.unflatten(0, (groups, -1)).transpose(1, 2)
+        outputs = kernels.shape[2]  # per group; kernels: (groups, inputs/group, outputs/group, …)
+        kernels = kernels.reshape(inputs, outputs, *weight.shape[2:])
+        size = factor.shape[0] * outputs * factor[0, 0].numel()
+        step = max(1, min(inputs // groups, _CHUNK_ELEMENTS // max(1, size)))
+        total = []
+        for group in range(groups):
+            first, last = group * inputs // groups, (group + 1) * inputs // groups
+            shares = []
+            for start in range(first, last, step):
+                stop = min(start + step, last)
+                kernel = kernels[start:stop]
+                kernel = kernel if transposed else kernel.flatten(0, 1).unsqueeze(1)
+                maps = convolve(
+                    factor[:, start:stop], kernel, None, groups=stop - start, **geometry
+                )
+                shares.append(maps.unflatten(1, (stop - start, outputs)).square().sum(1))
+            total.append(sum(shares))
+        return torch.cat(total, 1)
+
+    return _affine(x, weight, bias, apply, per_channel)
+
+
+def _convolution_rule(convolve: Callable[..., Tensor]) -> None:
+    @rule(convolve)
+    def convolution(
+        x: Moments, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
+        padding: Any = 0, dilation: Any = 1, groups: int = 1,
+    ) -> Moments:  # fmt: skip
+        """W² ∗ V with the layer's own geometry."""
+        return _convolution(
+            x, weight, bias, convolve, groups, False,
+            stride=stride, padding=padding, dilation=dilation,
+        )  # fmt: skip
+
+
+def _transposed_rule(convolve: Callable[..., Tensor]) -> None:
+    @rule(convolve)
+    def transposed_convolution(
+        x: Moments, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
+        padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
+    ) -> Moments:  # fmt: skip
+        """The transpose of a convolution is affine as well."""
+        return _convolution(
+            x, weight, bias, convolve, groups, True,
+            stride=stride, padding=padding, output_padding=output_padding, dilation=dilation,
+        )  # fmt: skip
+
+
+for _function in (F.conv1d, F.conv2d, F.conv3d):
+    _convolution_rule(_function)
+for _function in (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d):
+    _transposed_rule(_function)
+
+
+@rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def convolution_layer(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Moments) -> Moments:
+    """W² ∗ V.
+
+    Padding by reflection or copying puts one value into a window twice. That makes two elements
+    of the padded value equal, which the diagonal does not know: the variance of those border
+    outputs is approximate (noise shared by a channel stays exact).
+    """
+
+    def apply(value: Tensor, weight: Tensor, bias: Tensor | None, **geometry: Any) -> Tensor:
+        return convolve(pad(value), weight, bias, **geometry)
+
+    def pad(value: Tensor) -> Tensor:
+        if layer.padding_mode == "zeros":
+            return value
+        return F.pad(value, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
+
+    convolve = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d}[_kind(layer)]
+    return _convolution(
+        x, layer.weight, layer.bias, apply, layer.groups, False,
+        stride=layer.stride, dilation=layer.dilation,
+        padding=layer.padding if layer.padding_mode == "zeros" else 0,
+    )  # fmt: skip
+
+
+@rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+def transposed_convolution_layer(
+    layer: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d,
+    x: Moments,
+    output_size: list[int] | None = None,
+) -> Moments:
+    """W² ∗ᵀ V."""
+    convolve, dimensions = {
+        nn.ConvTranspose1d: (F.conv_transpose1d, 1),
+        nn.ConvTranspose2d: (F.conv_transpose2d, 2),
+        nn.ConvTranspose3d: (F.conv_transpose3d, 3),
+    }[_kind(layer)]
+    output_padding = layer._output_padding(
+        x.mean, output_size, layer.stride, layer.padding, layer.kernel_size, dimensions,
+        layer.dilation,
+    )  # fmt: skip
+    return _convolution(
+        x, layer.weight, layer.bias, convolve, layer.groups, True, stride=layer.stride,
+        padding=layer.padding, output_padding=output_padding, dilation=layer.dilation,
+    )  # fmt: skip
+
+
+def _kind(layer: nn.Module) -> type[nn.Module]:
+    """The torch.nn class of a layer that may be of a subclass with the same forward."""
+    return next(base for base in type(layer).__mro__ if base.__module__.startswith("torch.nn"))
+
+
+@rule(torch.matmul, torch.bmm, torch.mm, "matmul", "bmm", "mm", "__matmul__")
+def matrix_product(x: Tensor | Moments, y: Tensor | Moments) -> Moments:
+    """Σ_k x_ik y_kj for independent factors: V_x @ y² + x² @ V_y + V_x @ V_y."""
+    if x is y:
+        raise PropagationError("the matrix product of an uncertain value with itself has no rule")
+    if not isinstance(y, Moments):
+        return Moments(x.mean @ y, x.variance @ y.square())
+    if not isinstance(x, Moments):
+        return Moments(x @ y.mean, x.square() @ y.variance)
+    variance = x.variance @ (y.mean.square() + y.variance) + x.mean.square() @ y.variance
+    return Moments(x.mean @ y.mean, variance)

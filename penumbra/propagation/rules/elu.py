@@ -1,0 +1,117 @@
+"""The exponential linear units: ELU (which Monodepth uses), SELU and CELU."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from penumbra.propagation.gaussian import rectified, standardized, upper_tail
+from penumbra.propagation.moments import Moments
+from penumbra.propagation.registry import layer, rule
+
+_SELU = {"alpha": 1.6732632423543772, "scale": 1.0507009873554805}
+
+layer(nn.ELU, F.elu, "alpha")
+layer(nn.CELU, F.celu, "alpha")
+layer(nn.SELU, F.selu)
+
+
+@rule(F.elu, F.elu_, smooth="moment")
+def elu_moment(x: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
+    """Closed form, see `_moment`."""
+    return _moment(x, alpha)
+
+
+@rule(F.elu, F.elu_, smooth="jacobian")
+def elu_jacobian(x: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
+    """Slope one above zero, α eˣ below."""
+    return _jacobian(x, alpha)
+
+
+@rule(F.celu, torch.celu, smooth="moment")
+def celu_moment(x: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
+    """ELU with the exponential stretched so that the slope is continuous."""
+    return _moment(x, alpha, rate=1 / alpha)
+
+
+@rule(F.celu, torch.celu, smooth="jacobian")
+def celu_jacobian(x: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
+    """Slope one above zero, e^(x/α) below."""
+    return _jacobian(x, alpha, rate=1 / alpha)
+
+
+@rule(F.selu, torch.selu, smooth="moment")
+def selu_moment(x: Moments, inplace: bool = False) -> Moments:
+    """ELU with the constants of self-normalising networks."""
+    return _moment(x, **_SELU)
+
+
+@rule(F.selu, torch.selu, smooth="jacobian")
+def selu_jacobian(x: Moments, inplace: bool = False) -> Moments:
+    """ELU with the constants of self-normalising networks."""
+    return _jacobian(x, **_SELU)
+
+
+def _moment(x: Moments, alpha: float, scale: float = 1.0, rate: float = 1.0) -> Moments:
+    """scale · (max(0,X) + α (exp(rate · min(0,X)) - 1)): ELU, SELU and CELU in one.
+
+    With N = P(X < 0) and A_k = E[exp(k r X); X < 0] = exp(k r μ + k² r² σ²/2) Φ(-(μ + k r σ²)/σ)
+    for the rate r, the two parts are never both non-zero, so that
+
+        E   = E[max(0,X)] + α (A₁ - N)
+        Var = Var[max(0,X)] + α² (A₂ - A₁² - 2 A₁ (1-N) + N (1-N)) - 2 α E[max(0,X)] (A₁ - N).
+
+    The differences cancel where the variance is small: computed in double precision, except in an
+    exported graph (TensorRT has none).
+    """
+    dtype = x.mean.dtype
+    wide = dtype if torch.compiler.is_exporting() else torch.float64
+    mean, variance = x.mean.to(wide), x.variance.to(wide)
+    positive_part = rectified(mean, variance)
+    std = variance.sqrt()
+    negative = 1 - positive_part.positive
+    first = _exponential_below_zero(mean, variance, std, rate)
+    second = _exponential_below_zero(mean, variance, std, 2 * rate)
+    dip = first - negative
+    spread = second - first.square() - 2 * first * positive_part.positive
+    spread = spread + negative * positive_part.positive
+    var = positive_part.variance + alpha**2 * spread - 2 * alpha * positive_part.mean * dip
+    result_mean = scale * (positive_part.mean + alpha * dip)
+    return Moments(result_mean.to(dtype), (scale**2 * var.clamp(min=0)).to(dtype))
+
+
+def _exponential_below_zero(mean: Tensor, variance: Tensor, std: Tensor, k: float) -> Tensor:
+    """E[exp(kX); X < 0] = exp(-z²/2) · R(t) with t = z + kσ and R(t) = exp(t²/2) Q(t).
+
+    For t > 0 the scaled tail R keeps the huge exponential and the tiny tail from meeting; for
+    t ≤ 0 the exponent kμ + k²σ²/2 is negative, and the product is taken as it stands.
+    """
+    z = standardized(mean, std)
+    t = z + k * std
+    above = t.clamp(min=0)
+    scaled_tail = 0.5 * _erfcx(above * 0.5**0.5)
+    below = torch.exp((k * mean + 0.5 * k**2 * variance).clamp(max=0)) * upper_tail(t)
+    return torch.where(t > 0, torch.exp(-0.5 * z.square()) * scaled_tail, below)
+
+
+def _erfcx(x: Tensor) -> Tensor:
+    """exp(x²) erfc(x) for x ≥ 0."""
+    if not torch.compiler.is_exporting():
+        return torch.special.erfcx(x)
+    # Numerical Recipes' Chebyshev fit (relative error 1.2e-7), in operators that ONNX has.
+    t = 1 / (1 + 0.5 * x)
+    polynomial = torch.zeros_like(t)
+    for coefficient in (
+        0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807,
+        -0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223,
+    ):  # fmt: skip
+        polynomial = polynomial * t + coefficient
+    return t * torch.exp(polynomial)
+
+
+def _jacobian(x: Moments, alpha: float, scale: float = 1.0, rate: float = 1.0) -> Moments:
+    fall = torch.exp(rate * x.mean.clamp(max=0))
+    slope = torch.where(x.mean > 0, torch.ones_like(fall), alpha * rate * fall)
+    mean = scale * (x.mean.clamp(min=0) + alpha * (fall - 1))
+    return Moments(mean, x.variance * (scale * slope).square())

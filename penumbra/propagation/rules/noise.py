@@ -1,0 +1,178 @@
+"""Noise layers: where variance comes from.
+
+For independent X and Z the element-wise product has (Goodman 1960; the paper's Eq. for V[X^i])
+
+    V[ZX] = E[X]² V[Z] + E[Z]² V[X] + V[X] V[Z].
+
+The paper prints `p(1-p)a²` for dropout: that is dropout of rate p without rescaling. PyTorch's
+dropout divides by 1-p, so E[Z] = 1 and V[Z] = p/(1-p).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from penumbra.propagation.errors import PropagationError
+from penumbra.propagation.layers import (
+    AdditiveGaussianNoise,
+    MonteCarloBatchNorm,
+    MultiplicativeGaussianNoise,
+)
+from penumbra.propagation.moments import ChannelMoments, Moments
+from penumbra.propagation.registry import layer, noise
+
+# SELU's value at -∞, to which alpha dropout sets what it drops.
+_ALPHA = -1.7580993408473766
+
+
+def _dropout_variance(rate: float) -> float:
+    """V[Z] = p/(1-p) of PyTorch's (inverted) dropout."""
+    if not 0 <= rate < 1:
+        raise PropagationError(
+            f"a dropout rate of {rate} drops everything: it must be at least 0 and below 1"
+        )
+    return rate / (1 - rate)
+
+
+def _multiplied(x: Tensor | Moments, noise_variance: float) -> Tensor | Moments:
+    """X times independent noise of mean one and the given variance per element."""
+    if noise_variance == 0:
+        return x
+    if not isinstance(x, Moments):
+        return Moments(x, x.square() * noise_variance)
+    return Moments(x.mean, x.mean.square() * noise_variance + x.variance * (1 + noise_variance))
+
+
+@noise(F.dropout, torch.dropout)
+def dropout(
+    x: Tensor | Moments, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor | Moments:
+    """Every element dropped on its own: V = a² p/(1-p) + V p/(1-p) + V.
+
+    `training` is not asked: this is the noise of the model as it was trained, also when its
+    forward says `F.dropout(x, p, self.training)` and it is in eval mode.
+    """
+    return _multiplied(x, _dropout_variance(p))
+
+
+layer(nn.Dropout, F.dropout, "p")
+
+
+@noise(F.dropout1d, F.dropout2d, F.dropout3d)
+def channel_dropout(
+    x: Tensor | Moments, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor | Moments:
+    """Whole channels dropped: x_i = z_c a_i for every position i of channel c.
+
+        Cov(i, j) = p/(1-p) a_i a_j + δ_ij V_i (1 + p/(1-p)),
+
+    noise shared by the channel plus what was independent before. A factor that was shared before
+    stays shared, (1 + p/(1-p)) times as large in variance.
+    """
+    variance = _dropout_variance(p)
+    if variance == 0:
+        return x
+    if not isinstance(x, Moments):
+        return ChannelMoments(x, None, (x * variance**0.5,))
+    shared = (x.mean * variance**0.5,)
+    if isinstance(x, ChannelMoments):
+        independent = None if x.independent is None else x.independent * (1 + variance)
+        grown = tuple(factor * (1 + variance) ** 0.5 for factor in x.factors)
+        return ChannelMoments(x.mean, independent, grown + shared, x.channels)
+    return ChannelMoments(x.mean, x.variance * (1 + variance), shared)
+
+
+@noise(nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+def channel_dropout_layer(
+    layer: nn.Dropout1d | nn.Dropout2d | nn.Dropout3d, x: Tensor | Moments
+) -> Tensor | Moments:
+    """As the function, for inputs with a batch dimension."""
+    dimensions = {nn.Dropout1d: 3, nn.Dropout2d: 4, nn.Dropout3d: 5}[type(layer)]
+    shape = (x.mean if isinstance(x, Moments) else x).shape
+    if len(shape) != dimensions:
+        raise PropagationError(
+            f"{type(layer).__name__} needs an input of {dimensions} dimensions with the batch "
+            f"first, not one of shape {tuple(shape)}"
+        )
+    return channel_dropout(x, layer.p)
+
+
+@noise(F.alpha_dropout)
+def alpha_dropout(
+    x: Tensor | Moments, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor | Moments:
+    """y = a (α' + z (x - α')) + b, z ~ Bernoulli(q = 1-p), a = (q + α'² q p)^-½, b = -a α' p.
+
+    With w = x - α': E[y] = a (α' + q w) + b and V[y] = a² (q V[x] + q p E[w]²). Unlike other
+    dropout its mean under noise, a q x, is not the plain forward pass.
+    """
+    _dropout_variance(p)
+    if p == 0:
+        return x
+    keep = 1 - p
+    scale = (keep + _ALPHA**2 * keep * p) ** -0.5
+    x = x if isinstance(x, Moments) else Moments(x)
+    variance = keep * p * (x.mean - _ALPHA).square()
+    if x.variance is not None:
+        variance = variance + keep * x.variance
+    return Moments(scale * keep * x.mean, scale**2 * variance)
+
+
+layer(nn.AlphaDropout, F.alpha_dropout, "p")
+
+
+@noise(nn.FeatureAlphaDropout, F.feature_alpha_dropout)
+def feature_alpha_dropout(*arguments: object, **named_arguments: object) -> Moments:
+    """Refused: nobody has asked for it yet."""
+    raise PropagationError(
+        "feature alpha dropout is not supported: use AlphaDropout (each element on its own) or "
+        "Dropout2d (whole channels)"
+    )
+
+
+@noise(AdditiveGaussianNoise)
+def additive_noise(layer: AdditiveGaussianNoise, x: Tensor | Moments) -> Tensor | Moments:
+    """V[X + Z] = V[X] + V[Z] (the paper's equation for added noise)."""
+    if layer.std == 0:
+        return x
+    if not isinstance(x, Moments):
+        return Moments(x, torch.full_like(x, layer.std**2))
+    return Moments(x.mean, x.variance + layer.std**2)
+
+
+@noise(MultiplicativeGaussianNoise)
+def multiplicative_noise(
+    layer: MultiplicativeGaussianNoise, x: Tensor | Moments
+) -> Tensor | Moments:
+    """X times N(1, std²)."""
+    return _multiplied(x, layer.std**2)
+
+
+@noise(MonteCarloBatchNorm)
+def monte_carlo_batch_norm(layer: MonteCarloBatchNorm, x: Tensor | Moments) -> Moments:
+    """y = γ (x - μ)(s) + β, where (μ, s = 1/σ) of a training batch are Gaussian per channel.
+
+    With d = x - E[μ], s̄ = E[s] and the covariance (V_μ, V_s, C) of the two, all positions of a
+    channel share the noise, and for exact x (third moments of a Gaussian vanish)
+
+        E[y]      = γ (s̄ d - C) + β
+        Cov(i, j) = γ² (V_s d_i d_j - s̄ C (d_i + d_j) + s̄² V_μ + V_μ V_s + C²),
+
+    a quadratic form in (d, 1): its Cholesky factor gives two shared factors. Variance V of x that
+    is independent adds γ² V (s̄² + V_s).
+    """
+    variance = x.variance if isinstance(x, Moments) else None
+    mean = x.mean if isinstance(x, Moments) else x
+    scale, shift, v_mean, v_scale, covariance, gamma, beta = layer.parameters_for(mean)
+    d = mean - shift
+    slope = v_scale.sqrt()
+    # Cholesky of [[V_s, -s̄ C], [-s̄ C, s̄² V_μ + V_μ V_s + C²]]; a channel without noise has 0/0.
+    offset = torch.where(slope > 0, -scale * covariance / slope.clamp(min=1e-30), 0.0)
+    rest = scale.square() * v_mean + v_mean * v_scale + covariance.square() - offset.square()
+    factors = (gamma * (slope * d + offset), (gamma * rest.clamp(min=0).sqrt()).expand_as(d))
+    independent = None
+    if variance is not None:
+        independent = gamma.square() * variance * (scale.square() + v_scale)
+    return ChannelMoments(gamma * (scale * d - covariance) + beta, independent, factors)

@@ -1,0 +1,104 @@
+"""Normalisation: batch norm in eval mode is affine, the others divide by what they normalise."""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from penumbra.propagation.errors import PropagationError
+from penumbra.propagation.moments import Moments, map_within_channels
+from penumbra.propagation.registry import layer, rule
+
+
+@rule(F.batch_norm)
+def batch_norm(
+    x: Moments, running_mean: Tensor, running_var: Tensor, weight: Tensor | None = None,
+    bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> Moments:  # fmt: skip
+    """V γ²/(σ² + ε): exact. (The authors' code divides by √(σ⁴ + ε).)"""
+    if training or running_mean is None:
+        raise PropagationError("batch norm needs its running statistics: call model.eval() first")
+    shape = (1, -1) + (1,) * (x.mean.dim() - 2)
+    scale = (running_var + eps).rsqrt()
+    scale = (scale if weight is None else scale * weight).reshape(shape)
+    return map_within_channels(
+        x,
+        lambda v: F.batch_norm(v, running_mean, running_var, weight, bias, False, 0.0, eps),
+        lambda v: v * scale,
+        lambda v: v * scale.square(),
+    )
+
+
+for _norm in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm):
+    layer(_norm, F.batch_norm, "running_mean", "running_var", "weight", "bias", "eps")
+
+
+def _self_normalized(
+    x: Moments, normalized: Tensor, inverse_std: Tensor, dims: tuple[int, ...]
+) -> Tensor:
+    """First-order variance of x̂ = (x - mean(x)) / std(x) over `dims`, all of them n elements.
+
+    ∂x̂_i/∂x_j = (δ_ij - (1 + x̂_i x̂_j)/n) / std, so with independent x_j of variance V_j
+
+        Var[x̂_i] = (V_i (1 - 2(1 + x̂_i²)/n) + Σ_j (1 + x̂_i x̂_j)² V_j / n²) / std².
+
+    Approximate in two ways: first order, and the result's correlations are dropped.
+    """
+    v = x.variance
+    n = math.prod(v.shape[dim] for dim in dims)
+    plain = v.sum(dims, keepdim=True)
+    once = (normalized * v).sum(dims, keepdim=True)
+    twice = (normalized.square() * v).sum(dims, keepdim=True)
+    total = plain + 2 * normalized * once + normalized.square() * twice
+    variance = v * (1 - 2 * (1 + normalized.square()) / n) + total / n**2
+    return variance.clamp(min=0) * inverse_std.square()
+
+
+@rule(F.group_norm)
+def group_norm(
+    x: Moments, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Moments:  # fmt: skip
+    """Approximate: first order (see `_self_normalized`), group by group."""
+    shape = x.mean.shape
+    mean = x.mean.unflatten(1, (num_groups, -1)).flatten(2)
+    grouped = Moments(mean, x.variance.unflatten(1, (num_groups, -1)).flatten(2))
+    inverse_std = (mean.var(-1, correction=0, keepdim=True) + eps).rsqrt()
+    normalized = (mean - mean.mean(-1, keepdim=True)) * inverse_std
+    variance = _self_normalized(grouped, normalized, inverse_std, (-1,)).reshape(shape)
+    if weight is not None:
+        variance = variance * weight.square().reshape((1, -1) + (1,) * (len(shape) - 2))
+    return Moments(F.group_norm(x.mean, num_groups, weight, bias, eps), variance)
+
+
+layer(nn.GroupNorm, F.group_norm, "num_groups", "weight", "bias", "eps")
+
+
+@rule(F.layer_norm)
+def layer_norm(
+    x: Moments, normalized_shape: tuple[int, ...], weight: Tensor | None = None,
+    bias: Tensor | None = None, eps: float = 1e-5,
+) -> Moments:  # fmt: skip
+    """Approximate: first order (see `_self_normalized`) over the last dimensions."""
+    dims = tuple(range(-len(normalized_shape), 0))
+    inverse_std = (x.mean.var(dims, correction=0, keepdim=True) + eps).rsqrt()
+    normalized = (x.mean - x.mean.mean(dims, keepdim=True)) * inverse_std
+    variance = _self_normalized(x, normalized, inverse_std, dims)
+    if weight is not None:
+        variance = variance * weight.square()
+    return Moments(F.layer_norm(x.mean, normalized_shape, weight, bias, eps), variance)
+
+
+layer(nn.LayerNorm, F.layer_norm, "normalized_shape", "weight", "bias", "eps")
+
+
+@rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+def instance_norm(norm: nn.InstanceNorm2d, x: Moments) -> Moments:
+    """Approximate: group norm with one channel per group; affine where running statistics exist."""
+    if norm.track_running_stats and not norm.training:
+        return batch_norm(
+            x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+        )
+    return group_norm(x, x.mean.shape[1], norm.weight, norm.bias, norm.eps)

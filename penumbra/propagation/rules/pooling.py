@@ -1,0 +1,239 @@
+"""Pooling and unpooling.
+
+Averages are affine within a channel: exact on independent inputs, and on noise shared by the
+channel. The maximum has two rules: "argmax" follows the element with the largest mean, as the
+plain network does; "moment" takes the window as independent Gaussians (Clark 1961).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from penumbra.propagation.gaussian import rectified
+from penumbra.propagation.moments import Moments, map_within_channels
+from penumbra.propagation.registry import layer, rule
+
+_AVERAGE = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
+_MAXIMUM = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+
+
+def _tuple(value: Any, dimensions: int) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, Sequence) else (value,) * dimensions
+
+
+def _average_rule(average: Callable[..., Tensor], dimensions: int) -> Callable[..., Moments]:
+    @rule(average)
+    def average_pool(
+        x: Moments, kernel_size: Any, stride: Any = None, padding: Any = 0,
+        ceil_mode: bool = False, count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Moments:  # fmt: skip
+        """Var = Σ V / n², where n is the divisor of each window (it varies at the borders)."""
+        stride = kernel_size if stride is None else stride
+
+        def pool(value: Tensor, **override: int) -> Tensor:
+            return average(
+                value, kernel_size, stride, padding, ceil_mode, count_include_pad, **override
+            )
+
+        def divisor(variance: Tensor) -> float | Tensor:
+            plain = not ceil_mode and (count_include_pad or not any(_tuple(padding, dimensions)))
+            if plain:
+                return math.prod(_tuple(kernel_size, dimensions))
+            ones = torch.ones_like(variance[:1, :1])
+            return pool(ones, divisor_override=1) / pool(ones)  # elements / (elements / divisor)
+
+        if divisor_override:
+            return map_within_channels(
+                x,
+                lambda v: pool(v, divisor_override=divisor_override),
+                squared=lambda v: pool(v, divisor_override=divisor_override**2),
+            )
+        return map_within_channels(x, pool, squared=lambda v: pool(v) / divisor(v))
+
+    return average_pool
+
+
+average_pool_2d = _average_rule(F.avg_pool2d, 2)
+_average_rule(F.avg_pool3d, 3)
+layer(nn.AvgPool2d, F.avg_pool2d, *_AVERAGE, "divisor_override")
+layer(nn.AvgPool3d, F.avg_pool3d, *_AVERAGE, "divisor_override")
+layer(nn.AvgPool1d, F.avg_pool1d, *_AVERAGE)
+
+
+@rule(F.avg_pool1d)
+def average_pool_1d(
+    x: Moments, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True,
+) -> Moments:  # fmt: skip
+    """Average pooling of a picture of height one."""
+    kernel, step, pad = (
+        None if value is None else (first, *_tuple(value, 1))
+        for value, first in ((kernel_size, 1), (stride, 1), (padding, 0))
+    )
+    flat = map_within_channels(x, lambda v: v.unsqueeze(2))
+    pooled = average_pool_2d(flat, kernel, step, pad, ceil_mode, count_include_pad)
+    return map_within_channels(pooled, lambda v: v.squeeze(2))
+
+
+def _adaptive_rule(average: Callable[..., Tensor], dimensions: int) -> None:
+    @rule(average)
+    def adaptive_average_pool(x: Moments, output_size: Any) -> Moments:
+        """Var = Σ V / n², where windows [⌊i H/h⌋, ⌈(i+1) H/h⌉) may differ in size."""
+        sizes = x.mean.shape[-dimensions:]
+        outputs = [
+            size if output is None else output
+            for size, output in zip(sizes, _tuple(output_size, dimensions), strict=True)
+        ]
+
+        def squared(variance: Tensor) -> Tensor:
+            pooled = average(variance, output_size)
+            for axis, (size, output) in enumerate(zip(sizes, outputs, strict=True)):
+                counts = [-(-(i + 1) * size // output) - i * size // output for i in range(output)]
+                shape = [-1 if i == axis else 1 for i in range(dimensions)]
+                pooled = pooled / torch.tensor(counts).to(pooled).reshape(shape)
+            return pooled
+
+        return map_within_channels(x, lambda v: average(v, output_size), squared=squared)
+
+
+_adaptive_rule(F.adaptive_avg_pool1d, 1)
+_adaptive_rule(F.adaptive_avg_pool2d, 2)
+_adaptive_rule(F.adaptive_avg_pool3d, 3)
+layer(nn.AdaptiveAvgPool1d, F.adaptive_avg_pool1d, "output_size")
+layer(nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d, "output_size")
+layer(nn.AdaptiveAvgPool3d, F.adaptive_avg_pool3d, "output_size")
+
+
+def gather_positions(value: Tensor, indices: Tensor, dimensions: int) -> Tensor:
+    """The elements at the flat spatial `indices` that max pooling returned."""
+    flat = value.flatten(-dimensions).gather(-1, indices.flatten(-dimensions))
+    return flat.reshape(indices.shape)
+
+
+def _maximum_rule(
+    pool: Callable[..., Any],
+    plain: tuple[Callable[..., Any], ...],
+    with_indices: Any,
+    dimensions: int,
+) -> None:
+    def argmax(x: Moments, *geometry: Any, **named: Any) -> tuple[Moments, Tensor]:
+        _, indices = with_indices(x.mean, *geometry, **named)
+        # Noise shared by a channel scales or shifts all of a window alike: it follows the argmax.
+        chosen = map_within_channels(x, lambda v: gather_positions(v, indices, dimensions))
+        return chosen, indices
+
+    def moment(
+        x: Moments, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> tuple[Moments, Tensor]:  # fmt: skip
+        stride = kernel_size if stride is None else stride
+        mean, indices = with_indices(x.mean, kernel_size, stride, padding, dilation, ceil_mode)
+        windows = _windows(
+            x, mean.shape[-dimensions:],
+            *(_tuple(value, dimensions) for value in (kernel_size, stride, padding, dilation)),
+        )  # fmt: skip
+        largest, filled = next(windows)
+        for other, valid in windows:
+            both = maximum_of_gaussians(largest, other)
+            pick = [
+                torch.where(filled & valid, together, torch.where(filled, old, new))
+                for together, old, new in (
+                    (both.mean, largest.mean, other.mean),
+                    (both.variance, largest.variance, other.variance),
+                )
+            ]
+            largest, filled = Moments(*pick), filled | valid
+        return largest, indices
+
+    for form, compute in (("argmax", argmax), ("moment", moment)):
+
+        def register(compute: Callable[..., tuple[Moments, Tensor]], form: str) -> None:
+            @rule(pool, *plain, max_pool=form)
+            def maximum_pool(
+                x: Moments, *geometry: Any, return_indices: bool = False, **named: Any
+            ) -> Moments | tuple[Moments, Tensor]:
+                """The largest of each window; the indices are those of the largest means."""
+                largest, indices = compute(x, *geometry, **named)
+                return (largest, indices) if return_indices else largest
+
+            @rule(with_indices, max_pool=form)
+            def maximum_pool_with_indices(
+                x: Moments, *geometry: Any, return_indices: bool = True, **named: Any
+            ) -> tuple[Moments, Tensor]:
+                """As above."""
+                return compute(x, *geometry, **named)
+
+        register(compute, form)
+
+
+def maximum_of_gaussians(a: Moments, b: Moments) -> Moments:
+    """max(A, B) = B + max(0, D), D = A - B, of independent Gaussians (Clark 1961).
+
+    By Stein's lemma Cov(B, max(0, D)) = Cov(B, D) P(D > 0) = -V_B P(D > 0), so that
+    Var = V_B (1 - 2 P(D > 0)) + Var[max(0, D)].
+    """
+    difference = rectified(a.mean - b.mean, a.variance + b.variance)
+    variance = b.variance * (1 - 2 * difference.positive) + difference.variance
+    return Moments(b.mean + difference.mean, variance.clamp(min=0))
+
+
+def _windows(
+    x: Moments, output: Sequence[int], kernel: tuple[int, ...], stride: tuple[int, ...],
+    padding: tuple[int, ...], dilation: tuple[int, ...],
+) -> Iterator[tuple[Moments, Tensor]]:  # fmt: skip
+    """For each place in the kernel: the value there in every window, and whether it exists."""
+    sizes = x.mean.shape[-len(kernel) :]
+    reach = [
+        (n - 1) * s + (k - 1) * d + 1
+        for n, k, s, d in zip(output, kernel, stride, dilation, strict=True)
+    ]
+    pads = [
+        side
+        for size, pad, end in reversed(list(zip(sizes, padding, reach, strict=True)))
+        for side in (pad, max(0, end - size - pad))
+    ]
+    padded = [F.pad(value, pads) for value in (x.mean, x.variance, torch.ones_like(x.mean[:1, :1]))]
+    for offsets in itertools.product(*(range(k) for k in kernel)):
+        place = (..., *(
+            slice(o * d, o * d + (n - 1) * s + 1, s)
+            for o, n, s, d in zip(offsets, output, stride, dilation, strict=True)
+        ))  # fmt: skip
+        mean, variance, exists = (value[place] for value in padded)
+        yield Moments(mean, variance), exists > 0
+
+
+_maximum_rule(F.max_pool1d, (torch.max_pool1d,), F.max_pool1d_with_indices, 1)
+_maximum_rule(F.max_pool2d, (torch.max_pool2d,), F.max_pool2d_with_indices, 2)
+_maximum_rule(F.max_pool3d, (torch.max_pool3d,), F.max_pool3d_with_indices, 3)
+layer(nn.MaxPool1d, F.max_pool1d, *_MAXIMUM)
+layer(nn.MaxPool2d, F.max_pool2d, *_MAXIMUM)
+layer(nn.MaxPool3d, F.max_pool3d, *_MAXIMUM)
+
+
+def _unpool_rule(function: Callable[..., Tensor], module_type: type[nn.Module]) -> None:
+    @rule(function)
+    def unpool(x: Moments, indices: Tensor, *geometry: Any, **named: Any) -> Moments:
+        """Every value back to where it came from, zeros (which are exact) elsewhere."""
+        return map_within_channels(x, lambda v: function(v, indices, *geometry, **named))
+
+    @rule(module_type)
+    def unpool_layer(
+        unpooling: nn.MaxUnpool2d, x: Moments, indices: Tensor, output_size: Any = None
+    ) -> Moments:
+        """As the function."""
+        return unpool(
+            x, indices, unpooling.kernel_size, unpooling.stride, unpooling.padding, output_size
+        )
+
+
+_unpool_rule(F.max_unpool1d, nn.MaxUnpool1d)
+_unpool_rule(F.max_unpool2d, nn.MaxUnpool2d)
+_unpool_rule(F.max_unpool3d, nn.MaxUnpool3d)

@@ -1,0 +1,103 @@
+"""Interpolation and padding: affine within channels, so squared weights are exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from penumbra.propagation.errors import PropagationError
+from penumbra.propagation.moments import Moments, map_within_channels
+from penumbra.propagation.registry import layer, rule
+
+
+@rule(F.interpolate, F.upsample)
+def interpolate(
+    x: Moments, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+    align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Moments:  # fmt: skip
+    """Σ w² V. Interpolation is separable, and so are its squared weights.
+
+    The weights of each dimension are read off torch itself, by interpolating a unit matrix.
+    """
+    dimensions = x.mean.dim() - 2
+    shared = {
+        "mode": mode,
+        "align_corners": align_corners,
+        "recompute_scale_factor": recompute_scale_factor,
+        "antialias": antialias,
+    }
+
+    def resample(value: Tensor) -> Tensor:
+        return F.interpolate(value, size, scale_factor, **shared)
+
+    def weights(length: int, axis: int, like: Tensor) -> Tensor:
+        """(length, new length): how much of each old element stands in each new one."""
+        shape = [length if i == axis else 1 for i in range(dimensions)]
+        unit = torch.eye(length, dtype=like.dtype, device=like.device).reshape(1, length, *shape)
+        new_size, new_scale = size, scale_factor
+        if size is not None:
+            new_size = [_of(size, i) if i == axis else 1 for i in range(dimensions)]
+        if scale_factor is not None:
+            new_scale = [_of(scale_factor, i) if i == axis else 1.0 for i in range(dimensions)]
+        return F.interpolate(unit, new_size, new_scale, **shared).reshape(length, -1)
+
+    def squared(variance: Tensor) -> Tensor:
+        if mode.startswith("nearest"):
+            return resample(variance)
+        for axis in reversed(range(dimensions)):
+            factor = weights(variance.shape[2 + axis], axis, variance).square()
+            variance = (variance.movedim(2 + axis, -1) @ factor).movedim(-1, 2 + axis)
+        return variance
+
+    return map_within_channels(x, resample, squared=squared)
+
+
+def _of(value: Any, axis: int) -> Any:
+    return value[axis] if isinstance(value, (tuple, list, torch.Size)) else value
+
+
+_RESAMPLING = ("size", "scale_factor", "mode", "align_corners")
+layer(nn.Upsample, F.interpolate, *_RESAMPLING, "recompute_scale_factor")
+layer(nn.UpsamplingNearest2d, F.interpolate, *_RESAMPLING)
+layer(nn.UpsamplingBilinear2d, F.interpolate, *_RESAMPLING)
+
+
+@rule(F.pad)
+def pad(x: Moments, pad: Any, mode: str = "constant", value: float | None = None) -> Moments:
+    """Constants are exact; reflected and repeated elements keep their variance.
+
+    That two elements are now the same is forgotten by the diagonal, not by noise shared by a
+    channel.
+    """
+    if isinstance(value, Moments):
+        raise PropagationError("the constant of a padding cannot be uncertain")
+    plain = {"mode": mode} if mode != "constant" else {}
+    x = x if len(pad) <= 2 * (x.mean.dim() - 2) else x.diagonal()
+    return map_within_channels(
+        x,
+        lambda v: F.pad(v, pad, mode, value),
+        lambda v: F.pad(v, pad, **plain),
+    )
+
+
+def _padding_rule(mode: str, *module_types: type[nn.Module]) -> None:
+    @rule(*module_types)
+    def padding_layer(padding: nn.Module, x: Moments) -> Moments:
+        """As `F.pad`."""
+        return pad(x, padding.padding, mode, getattr(padding, "value", None))
+
+
+_padding_rule("constant", nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d)
+_padding_rule("constant", nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d)
+_padding_rule("reflect", nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReflectionPad3d)
+_padding_rule("replicate", nn.ReplicationPad1d, nn.ReplicationPad2d, nn.ReplicationPad3d)
+_padding_rule("circular", nn.CircularPad1d, nn.CircularPad2d, nn.CircularPad3d)
+
+
+layer(nn.PixelShuffle, F.pixel_shuffle, "upscale_factor")
+layer(nn.PixelUnshuffle, F.pixel_unshuffle, "downscale_factor")
+layer(nn.ChannelShuffle, F.channel_shuffle, "groups")
