@@ -1,0 +1,1 @@
+"""The ROS 2 half: everything that imports rclpy, and nothing that imports torch."""

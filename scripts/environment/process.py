@@ -1,0 +1,86 @@
+"""Run a command quietly: progress for the person, everything for the log, one line if it fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from places import LOG, ROOT
+
+# By these another environment, or a shell that sourced one, would leak into this one.
+FOREIGN = ("PYTHONPATH", "PYTHONHOME", "COLCON_PREFIX_PATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")
+FOREIGN_ROS = ("AMENT_PREFIX_PATH", "CMAKE_PREFIX_PATH")  # unless a ROS 2 was sourced on purpose
+
+# pip calls an index that it cannot reach "no matching distribution", after one of these.
+UNREACHABLE = ("Retrying (Retry(", "NewConnectionError", "NameResolutionError", "ProxyError")
+
+
+class SetupError(Exception):
+    """What is wrong and what to do, in one line."""
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Progress goes to stderr: stdout belongs to whatever runs after the set-up."""
+    print(text, end=end, file=sys.stderr, flush=True)
+
+
+def clean_environment() -> dict[str, str]:
+    """The surroundings without the traces of other environments."""
+    foreign = FOREIGN if os.environ.get("ROS_DISTRO") else FOREIGN + FOREIGN_ROS
+    return {name: value for name, value in os.environ.items() if name not in foreign}
+
+
+def run(title: str, command: Sequence[object], cwd: Path = ROOT) -> str:
+    """The command's output; SetupError if it fails. An empty title shows nothing."""
+    started, shown, output = time.monotonic(), 0.0, []
+    terminal = sys.stderr.isatty()
+    with LOG.open("a") as log:
+        log.write(f"\n$ {' '.join(map(str, command))}\n")
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            cwd=cwd,
+            env=clean_environment(),
+            close_fds=False,  # a child that outlives a killed set-up goes on holding the lock
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        for line in process.stdout:
+            log.write(line)
+            output.append(line)
+            elapsed = time.monotonic() - started
+            if title and terminal and line.strip():
+                say(f"\r\033[K  {title}: {elapsed:.0f} s  {line.strip()[:60]}", end="")
+            elif title and not terminal and elapsed - shown > 20:
+                say(f"  {title}: {elapsed:.0f} s")
+                shown = elapsed
+    if title and terminal:
+        say("\r\033[K", end="")
+    text = "".join(output)
+    if process.wait():
+        raise SetupError(diagnose(title or f"running {command[0]}", text))
+    if title:
+        say(f"  {title}: done in {time.monotonic() - started:.0f} s")
+    return text
+
+
+def diagnose(title: str, output: str) -> str:
+    """What a failed command means for the person in front of it."""
+    errors = [line.strip() for line in output.splitlines() if "error" in line.lower()]
+    cause = (errors or output.strip().splitlines() or ["it said nothing"])[-1][:200]
+    if any(sign in output for sign in UNREACHABLE):
+        cause = (
+            "the package index cannot be reached. Check the network, the proxy or PIP_INDEX_URL and"
+            " run this again: it goes on where it stopped"
+        )
+    elif "No space left on device" in output:
+        cause = "the disk is full. Make room and run this again"
+    elif "No matching distribution found" in output:
+        cause += " for this Python. Another one may do: PYTHON=python3.12 scripts/setup"
+    return f"{title} failed: {cause}. Log: {LOG}"

@@ -1,0 +1,46 @@
+"""Where `colcon build` and `pip install -e .` put things; the facts stand in package.xml."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from setuptools import find_packages, setup
+
+NAME = "penumbra"
+MANIFEST = ElementTree.parse(Path(__file__).with_name("package.xml")).getroot()
+SHARE = f"share/{NAME}"
+
+
+def tree(folder: str) -> list[tuple[str, list[str]]]:
+    """Every file under `folder`, to be installed under share/penumbra at the same place."""
+    files_of: dict[str, list[str]] = {}
+    for path in sorted(Path(folder).rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            files_of.setdefault(f"{SHARE}/{path.parent.as_posix()}", []).append(path.as_posix())
+    return list(files_of.items())
+
+
+setup(
+    name=NAME,
+    version=MANIFEST.findtext("version"),
+    description=MANIFEST.findtext("description"),
+    maintainer=MANIFEST.findtext("maintainer"),
+    maintainer_email=MANIFEST.find("maintainer").get("email"),
+    license=MANIFEST.findtext("license"),
+    packages=find_packages(include=[NAME, f"{NAME}.*"]),
+    package_data={NAME: ["py.typed"]},
+    python_requires=">=3.10",
+    extras_require={"test": ["pytest"]},  # by which colcon test knows to call pytest
+    data_files=[
+        ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
+        (SHARE, ["package.xml"]),
+        *tree("launch"),
+        *tree("config"),
+    ],
+    entry_points={
+        "console_scripts": [
+            "penumbra = penumbra.cli.main:main",
+            "echo_node = penumbra.nodes.echo_node:main",
+        ]
+    },
+    zip_safe=False,
+)
