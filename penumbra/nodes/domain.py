@@ -15,7 +15,7 @@ DOMAINS = range(1, 102)
 
 @contextlib.contextmanager
 def private_domain() -> Iterator[int]:
-    """Reserve a domain, and set it and discovery on this machine only, here and for child processes.
+    """Reserve and set a domain, discovered on this machine only, here and for child processes.
 
     A reservation is a socket in Linux's abstract name space: it reaches exactly as far as DDS over
     the loopback device does (the network name space), and ends with the process, however that ends.
