@@ -76,6 +76,21 @@ class ChannelMoments(Moments):
         return shared if self.independent is None else self.independent + shared
 
 
+class CovarianceMoments(Moments):
+    """Mean (…, N) and covariance matrix (…, N, N) of random vectors."""
+
+    covariance: Tensor
+
+    def __init__(self, mean: Tensor, covariance: Tensor) -> None:
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "covariance", covariance)
+
+    @property
+    def variance(self) -> Tensor:  # type: ignore[override]
+        """The diagonal of the covariance."""
+        return self.covariance.diagonal(dim1=-2, dim2=-1)
+
+
 def map_within_channels(
     x: Moments,
     affine: Callable[[Tensor], Tensor],

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from penumbra.propagation import rules  # noqa: F401  (registers the rules)
 from penumbra.propagation.errors import PropagationError, UnsupportedLayerError
-from penumbra.propagation.moments import Moments
+from penumbra.propagation.moments import ChannelMoments, Moments
 from penumbra.propagation.registry import Registry, describe, diagonal
 from penumbra.propagation.tracing import (
     is_noise,
@@ -152,7 +152,7 @@ def _as_moments(output: Any) -> Any:
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, Moments):
-            return leaf.diagonal()
+            return leaf.diagonal() if isinstance(leaf, ChannelMoments) else leaf
         return Moments(leaf) if isinstance(leaf, Tensor) else leaf
 
     return pytree.tree_map(convert, output, is_leaf=lambda leaf: isinstance(leaf, Moments))

@@ -27,7 +27,7 @@ from penumbra.propagation.registry import layer, noise
 _ALPHA = -1.7580993408473766
 
 
-def _dropout_variance(rate: float) -> float:
+def dropout_variance(rate: float) -> float:
     """V[Z] = p/(1-p) of PyTorch's (inverted) dropout."""
     if not 0 <= rate < 1:
         raise PropagationError(
@@ -54,7 +54,7 @@ def dropout(
     `training` is not asked: this is the noise of the model as it was trained, also when its
     forward says `F.dropout(x, p, self.training)` and it is in eval mode.
     """
-    return _multiplied(x, _dropout_variance(p))
+    return _multiplied(x, dropout_variance(p))
 
 
 layer(nn.Dropout, F.dropout, "p")
@@ -71,7 +71,7 @@ def channel_dropout(
     noise shared by the channel plus what was independent before. A factor that was shared before
     stays shared, (1 + p/(1-p)) times as large in variance.
     """
-    variance = _dropout_variance(p)
+    variance = dropout_variance(p)
     if variance == 0:
         return x
     if not isinstance(x, Moments):
@@ -108,7 +108,7 @@ def alpha_dropout(
     With w = x - α': E[y] = a (α' + q w) + b and V[y] = a² (q V[x] + q p E[w]²). Unlike other
     dropout its mean under noise, a q x, is not the plain forward pass.
     """
-    _dropout_variance(p)
+    dropout_variance(p)
     if p == 0:
         return x
     keep = 1 - p
