@@ -14,7 +14,7 @@ def tree(folder: str) -> list[tuple[str, list[str]]]:
     """Every file under `folder`, to be installed under share/penumbra at the same place."""
     files_of: dict[str, list[str]] = {}
     for path in sorted(Path(folder).rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
+        if path.is_file() and not path.name.startswith((".", "__")) and path.suffix != ".pyc":
             files_of.setdefault(f"{SHARE}/{path.parent.as_posix()}", []).append(path.as_posix())
     return list(files_of.items())
 

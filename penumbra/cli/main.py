@@ -8,6 +8,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import penumbra
 from penumbra import cli
@@ -17,9 +18,16 @@ USER_MISTAKE = 2
 INTERRUPTED = 130
 
 
+class Parser(argparse.ArgumentParser):
+    """Says a mistake in one line instead of burying it under the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USER_MISTAKE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of `penumbra` with every verb module of this package as a sub-command."""
-    parser = argparse.ArgumentParser(prog="penumbra", description=penumbra.__doc__)
+    parser = Parser(prog="penumbra", description=penumbra.__doc__)
     parser.add_argument("--version", action="version", version=f"penumbra {penumbra.__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
     for name in sorted(module.name for module in pkgutil.iter_modules(cli.__path__)):

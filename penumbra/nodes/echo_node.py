@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
-import rclpy
-from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
+
+from penumbra.nodes.spin import run_node
 
 # Reliable, because best effort loses large images; the newest only, as an old one is of no use.
 NEWEST_IMAGE = QoSProfile(depth=1)
@@ -25,18 +26,9 @@ class EchoNode(Node):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Spin until SIGINT or SIGTERM, which are the usual end and no failure."""
-    rclpy.init(args=arguments)
-    node = EchoNode()
-    try:
-        rclpy.spin(node)
-    except (KeyboardInterrupt, ExternalShutdownException):
-        pass
-    finally:
-        node.destroy_node()
-        rclpy.try_shutdown()
-    return 0
+    """Echo until SIGINT or SIGTERM."""
+    return run_node(EchoNode, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""The package as ROS 2 tools see it: one version, valid manifests, files that load."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import entry_points, version
+from pathlib import Path
+
+import pytest
+import yaml
+from catkin_pkg.package import InvalidPackage, parse_package
+
+import penumbra
+from penumbra.cli.main import build_parser
+
+ROOT = Path(__file__).resolve().parents[1]
+MANIFESTS = [ROOT / "package.xml", ROOT / "ros2_ws/src/penumbra_msgs/package.xml"]
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.parent.name)
+def test_manifest_is_valid(manifest):
+    """By the parser that colcon, rosdep and bloom use; it refuses unknown tags and bad values."""
+    warnings: list[str] = []
+    package = parse_package(str(manifest), warnings=warnings)
+    package.validate(warnings=warnings)
+    assert warnings == []
+    assert package.package_format == 3
+    assert package.licenses == ["Apache-2.0"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("<license", "<licence"),
+        ("</license>", "</licence>"),
+        ("<version>0", "<version>v0"),
+        ('format="3"', 'format="3.5"'),
+        ("<exec_depend>rclpy</exec_depend>", "<run_depend>rclpy</run_depend>"),
+    ],
+)
+def test_a_broken_manifest_is_refused(tmp_path, change):
+    """So that the test above means something."""
+    text = MANIFESTS[0].read_text()
+    assert change[0] in text
+    (tmp_path / "package.xml").write_text(text.replace(*change))
+    with pytest.raises(InvalidPackage):
+        parse_package(str(tmp_path / "package.xml"))
+
+
+def test_one_version_everywhere():
+    changelogs = [manifest.with_name("CHANGELOG.rst").read_text() for manifest in MANIFESTS]
+    newest = [re.search(r"^(\d+\.\d+\.\d+)", text, re.MULTILINE).group(1) for text in changelogs]
+    manifests = [parse_package(str(manifest)).version for manifest in MANIFESTS]
+    installed = version("penumbra")
+    assert {penumbra.__version__, installed, *manifests, *newest} == {penumbra.__version__}
+
+
+def test_console_scripts_lead_somewhere():
+    ours = [e for e in entry_points(group="console_scripts") if e.value.startswith("penumbra.")]
+    assert {"penumbra", "echo_node"} <= {script.name for script in ours}
+    assert all(callable(script.load()) for script in ours)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("launch/**/*.py")), ids=lambda p: p.name)
+def test_launch_file_compiles(path):
+    """`launch` is not on PyPI: here a launch file is compiled, and must define what ros2 calls."""
+    code = compile(path.read_text(), str(path), "exec")
+    assert "generate_launch_description" in code.co_names
+
+
+YAML_FILES = [*ROOT.glob("*.y*ml"), *ROOT.glob(".*.y*ml"), *ROOT.glob("config/**/*.y*ml")]
+
+
+@pytest.mark.parametrize("path", sorted(YAML_FILES), ids=lambda p: p.name)
+def test_yaml_loads(path):
+    assert yaml.safe_load(path.read_text()) is not None
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_and_paths_of_a_page_exist(page):
+    text = page.read_text()
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+    scripts = re.findall(r"\bscripts/[a-z]\w*", text)
+    assert links and scripts
+    assert [name for name in {*links, *scripts} if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_verbs_of_a_page_exist(page):
+    named = re.findall(r"^(?:\.venv/bin/)?penumbra ([a-z][a-z-]*)", page.read_text(), re.MULTILINE)
+    verbs = re.findall(r"^    ([a-z][a-z-]*)", build_parser().format_help(), re.MULTILINE)
+    assert set(named) <= set(verbs)
