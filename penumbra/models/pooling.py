@@ -21,6 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from penumbra.propagation.moments import Moments, map_within_channels
+from penumbra.propagation.registry import rule
+
 
 def select_max(x: Tensor) -> tuple[Tensor, Tensor]:
     """The maximum of every 2x2 window of `x` (N, C, H, W; H and W even) and its selection."""
@@ -87,3 +90,17 @@ def _exporting() -> bool:
 torch.fx.wrap("select_max")
 torch.fx.wrap("gather_selected")
 torch.fx.wrap("scatter_selected")
+
+
+@rule(select_max)
+def select_max_of_moments(x: Moments) -> tuple[Moments, Tensor]:
+    """The element with the largest mean, with its own variance."""
+    largest, selection = select_max(x.mean)
+    pooled = map_within_channels(x, lambda _: largest, lambda v: gather_selected(v, selection))
+    return pooled, selection
+
+
+@rule(scatter_selected)
+def scatter_selected_moments(x: Moments, selection: Tensor) -> Moments:
+    """Each value back in its place with its variance; the zeros around it are exact."""
+    return map_within_channels(x, lambda v: scatter_selected(v, selection))
