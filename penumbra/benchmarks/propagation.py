@@ -1,0 +1,99 @@
+"""What variance propagation costs, relative to the plain network it is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from penumbra.benchmarks.timing import interleaved, ratio
+from penumbra.propagation import propagate
+
+CHANNELS, SIZE, LAYERS, CLASSES = 64, (96, 128), 6, 11
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One line of the result: a propagated network against its plain form, and the goal."""
+
+    name: str
+    ratio: float
+    goal: float
+    plain_ms: float
+    propagated_ms: float
+
+
+def costs(repetitions: int, threads: int) -> list[Cost]:
+    """The cost of a dropout before the last layer, and of one before everything."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    late = nn.Sequential(*_blocks(), nn.Dropout(0.2), _classifier()).eval()
+    early = nn.Sequential(nn.Dropout(0.2), *_blocks(), _classifier()).eval()
+    x = torch.rand(1, CHANNELS, *SIZE)
+    return [
+        _eager("dropout before the last layer, eager", late, x, "moment", 1.1, repetitions),
+        _eager("part after dropout, Jacobian ReLU, eager", early, x, "jacobian", 2.3, repetitions),
+        _exported("part after dropout, moment ReLU, exported", early, x, 2.2, repetitions, threads),
+    ]
+
+
+def _blocks() -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for _ in range(LAYERS):
+        convolution = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, bias=False)
+        layers += [convolution, nn.BatchNorm2d(CHANNELS), nn.ReLU()]
+    return layers
+
+
+def _classifier() -> nn.Module:
+    return nn.Conv2d(CHANNELS, CLASSES, 3, padding=1)
+
+
+def _eager(
+    name: str, model: nn.Module, x: Tensor, relu: str, goal: float, repetitions: int
+) -> Cost:
+    propagated = propagate(model, relu=relu)
+    with torch.inference_mode():
+        return _cost(name, lambda: model(x), lambda: propagated(x), goal, repetitions)
+
+
+def _exported(
+    name: str, model: nn.Module, x: Tensor, goal: float, repetitions: int, threads: int
+) -> Cost:
+    with TemporaryDirectory() as folder:
+        plain = _session(model, x, Path(folder) / "plain.onnx", threads)
+        propagated = _session(propagate(model), x, Path(folder) / "propagated.onnx", threads)
+    return _cost(name, plain, propagated, goal, repetitions)
+
+
+def _session(model: nn.Module, x: Tensor, file: Path, threads: int) -> Callable[[], Any]:
+    import onnxruntime
+
+    torch.onnx.export(model, (x,), file, dynamo=True, verbose=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    feed = {session.get_inputs()[0].name: x.numpy()}
+    return lambda: session.run(None, feed)
+
+
+def _cost(
+    name: str,
+    plain: Callable[[], Any],
+    propagated: Callable[[], Any],
+    goal: float,
+    repetitions: int,
+) -> Cost:
+    timings = interleaved({"plain": plain, "propagated": propagated}, repetitions)
+    return Cost(
+        name,
+        ratio(timings["propagated"], timings["plain"]),
+        goal,
+        1e3 * timings["plain"].median,
+        1e3 * timings["propagated"].median,
+    )

@@ -1,0 +1,74 @@
+"""Interleaved timing: A B A B …, so that whatever disturbs the machine disturbs both alike."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call of one candidate, over all its repetitions."""
+
+    seconds: np.ndarray
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.seconds))
+
+    @property
+    def p99(self) -> float:
+        return float(np.quantile(self.seconds, 0.99))
+
+
+def interleaved(
+    candidates: Mapping[str, Callable[[], Any]], repetitions: int, warm_up: int = 2
+) -> dict[str, Timing]:
+    """Time every candidate once per round, for so many rounds."""
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for round_ in tqdm(range(-warm_up, repetitions), unit="round", leave=False):
+        for name, call in candidates.items():
+            start = time.perf_counter()
+            call()
+            if round_ >= 0:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: Timing(np.asarray(values)) for name, values in seconds.items()}
+
+
+def ratio(over: Timing, under: Timing) -> float:
+    """The median of the rounds' own ratios: what a slow minute does to both cancels."""
+    return float(np.median(over.seconds / under.seconds))
+
+
+def machine() -> dict[str, Any]:
+    """What a figure has to be read with."""
+    versions = {}
+    for package in ("torch", "onnxruntime", "openvino", "numpy"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _processor() -> str:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+        return names[0] if names else platform.processor()
+    except OSError:
+        return platform.processor()
