@@ -18,14 +18,21 @@ from tqdm import tqdm
 
 from penumbra.propagation.errors import PropagationError
 from penumbra.propagation.moments import Moments
-from penumbra.propagation.propagate import call_plainly
+from penumbra.propagation.propagate import (
+    Arguments,
+    as_the_model_returns,
+    attribute,
+    call_plainly,
+    is_moments,
+    leaves,
+    naming_the_place,
+)
 from penumbra.propagation.registry import diagonal
 from penumbra.propagation.tracing import (
-    function_arguments,
+    bind,
     is_noise,
     last_readers,
     overwrites_input,
-    place,
     refuse_batch_statistics,
     trace,
 )
@@ -33,6 +40,7 @@ from penumbra.propagation.tracing import (
 # Samples that are computed together hold at most so many elements in their largest value: small
 # models are sampled by the thousand, pictures one by one.
 _ELEMENTS_AT_ONCE = 1 << 20
+_ZERO = torch.zeros(())
 
 
 def monte_carlo(
@@ -42,166 +50,178 @@ def monte_carlo(
     seed: int = 0,
     at_once: int | None = None,
     progress: bool = False,
+    **named_inputs: Any,
 ) -> Any:
     """Sample mean and unbiased sample variance of `model(*inputs)` with its noise layers on.
 
     Args:
         model: as for `propagate`, in eval mode; its modes and the caller's random state are left
             as they were.
-        inputs: the model's inputs; `Moments` are drawn as independent Gaussians (sensor noise).
+        inputs, named_inputs: the model's inputs; `Moments` are drawn as independent Gaussians
+            (sensor noise).
         samples: how many, at least two.
         seed: the same seed gives the same result, on one machine and one torch version.
-        at_once: how many samples to compute together; by default as many as fit.
+        at_once: how many samples to compute together; by default as many as fit, or one where the
+            model has an operation that torch.vmap does not know.
         progress: show a bar.
 
     Returns:
-        `Moments` in float64 wherever the model returns tensors. Its relative standard error is
-        about 1/sqrt(samples) of the standard deviation for the mean, sqrt(2/samples) for the
-        variance of something Gaussian.
+        `Moments` in float64 wherever the model returns tensors; `variance` is None where no noise
+        reaches. Its relative standard error is about 1/sqrt(samples) of the standard deviation for
+        the mean, sqrt(2/samples) for the variance of something Gaussian.
     """
     if samples < 2:
         raise PropagationError(f"a variance needs at least 2 samples, not {samples}")
-    sampler = _Sampler(model, inputs)
-    at_once = at_once or max(1, min(samples, _ELEMENTS_AT_ONCE // max(1, sampler.largest)))
-    accumulators: list[_Accumulator] = []
-    bar = tqdm(total=samples, unit="sample", disable=not progress, desc="Monte Carlo")
-    with torch.no_grad(), _seeded(seed, sampler.devices), bar:
-        done = 0
-        while done < samples:
-            count = min(at_once, samples - done)
-            leaves, structure = pytree.tree_flatten(sampler.draw(count))
-            accumulators = accumulators or [_Accumulator() for _ in leaves]
-            for accumulator, leaf in zip(accumulators, leaves, strict=True):
-                accumulator.add(leaf)
-            done += count
-            bar.update(count)
-    return pytree.tree_unflatten([accumulator.moments() for accumulator in accumulators], structure)
+    if at_once is not None and at_once < 1:
+        raise PropagationError(f"at_once must be at least 1, not {at_once}")
+    with torch.no_grad():
+        sampler = _Sampler(model, Arguments(inputs, named_inputs))
+        at_once = at_once or min(samples, sampler.fitting_at_once())
+        moments: dict[fx.Node, list[_Accumulator]] = {}
+        bar = tqdm(total=samples, unit="sample", disable=not progress, desc="Monte Carlo")
+        with _seeded(seed, sampler.devices), bar:
+            done = 0
+            while done < samples:
+                count = min(at_once, samples - done)
+                for node, value in sampler.draw(count).items():
+                    drawn = pytree.tree_leaves(value)
+                    streams = moments.setdefault(node, [_Accumulator() for _ in drawn])
+                    for stream, leaf in zip(streams, drawn, strict=True):
+                        stream.add(leaf)
+                done += count
+                bar.update(count)
+        return sampler.output({n: [s.moments() for s in streams] for n, streams in moments.items()})
 
 
 class _Sampler:
     """The model's graph in two parts: before any noise, computed once; and after it."""
 
-    def __init__(self, model: nn.Module, inputs: tuple) -> None:
+    def __init__(self, model: nn.Module, arguments: Arguments) -> None:
         self.model = trace(model, diagonal)
-        self._last_readers = last_readers(self.model.graph)
         refuse_batch_statistics(self.model)
-        self._random = self._reached_by_noise(inputs)
-        if not self._random:
+        self._spent = last_readers(self.model.graph)
+        self._nodes = list(self.model.graph.nodes)
+        self._result = self._nodes[-1]
+        self._inputs: dict[fx.Node, Any] = {}
+        for node in self._nodes:
+            if node.op == "placeholder":
+                with naming_the_place(node, self.model):
+                    self._inputs[node] = arguments.take(node)
+        arguments.refuse_unread()
+        self._random = self._reached_by_noise()
+        self._noisy_outputs = [n for n in self._result.all_input_nodes if n in self._random]
+        if not self._noisy_outputs:
             raise PropagationError(
-                "the model has no noise layer, and its inputs are exact: there is nothing to sample"
+                "no noise reaches the model's output (it has no noise layer, and its inputs are "
+                "exact): there is nothing to sample"
             )
-        with torch.no_grad():
-            self._kept = self._before_noise(inputs)
-            self._random_inputs = {
-                node: value
-                for node, value in zip(self._placeholders(), inputs, strict=False)
-                if isinstance(value, Moments) and value.variance is not None
-            }
-            self._boundary = self._read_by_random()
-            self.devices = {v.device for v in self._kept.values() if isinstance(v, Tensor)}
-            self.largest = self._largest_value()
+        self._kept = self._before_noise()
+        tensors = [v.mean if is_moments(v) else v for v in leaves(self._inputs)]
+        tensors += [*self.model.parameters(), *self.model.buffers()]
+        self.devices = {tensor.device for tensor in tensors if isinstance(tensor, Tensor)}
 
-    def draw(self, count: int) -> Any:
-        """Outputs of `count` samples, along a new first dimension."""
+    def draw(self, count: int) -> dict[fx.Node, Any]:
+        """`count` samples of every noisy output, along a new first dimension."""
         if count == 1:
-            return pytree.tree_map(_with_sample_dimension, self._sample({}))
+            return pytree.tree_map(_with_sample_dimension, self._sample(_ZERO))
         # The sample axis is a real one (vmap), not a longer batch: a model that reshapes or mixes
         # its batch is sampled as faithfully as any other.
-        kept = {n: v.expand(count, *v.shape) for n, v in self._boundary.items()}
-        inputs = {n: v.mean.expand(count, *v.mean.shape) for n, v in self._random_inputs.items()}
-        names = list(kept) + list(inputs)
-        values = [*kept.values(), *inputs.values()]
-        return torch.vmap(
-            lambda *v: self._sample(dict(zip(names, v, strict=True))), randomness="different"
-        )(*values)
+        sample = torch.vmap(lambda zero: list(self._sample(zero).values()), randomness="different")
+        samples = sample(_ZERO.expand(count))
+        return dict(zip(self._noisy_outputs, samples, strict=True))
+
+    def fitting_at_once(self) -> int:
+        """How many samples to compute together (tried with two, which are forgotten)."""
+        largest = 1
+
+        def note(value: Any) -> None:
+            nonlocal largest
+            sizes = (leaf.numel() for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
+            largest = max(largest, *sizes, 1)
+
+        with _seeded(0, self.devices):
+            self._sample(_ZERO, seen=note)
+            fitting = max(1, _ELEMENTS_AT_ONCE // largest)
+            if fitting > 1:
+                try:
+                    self.draw(2)
+                except (PropagationError, ValueError):  # one sample alone was drawn without
+                    return 1
+        return fitting
+
+    def output(self, moments: Mapping[fx.Node, list[Moments]]) -> Any:
+        """What the model returns, as Moments: sampled, or exact where no noise reaches."""
+
+        def value_of(node: fx.Node) -> Any:
+            if node not in self._random:
+                return pytree.tree_map(
+                    lambda v: Moments(v.double()) if isinstance(v, Tensor) else v, self._kept[node]
+                )
+            return pytree.tree_unflatten(moments[node], self._structures[node])
+
+        return as_the_model_returns(fx.node.map_arg(self._result.args[0], value_of))
 
     def _sample(
-        self, given: Mapping[fx.Node, Tensor], seen: Callable[[Any], None] | None = None
-    ) -> Any:
-        """One pass through the noisy part; `given` replaces kept values under vmap."""
-        values: dict[fx.Node, Any] = {**self._kept, **given}
-        for node, moments in self._random_inputs.items():
-            mean = given.get(node, moments.mean)
-            values[node] = mean + torch.randn_like(mean) * moments.std
-        for node in self.model.graph.nodes:
-            if node not in self._random or node.op == "placeholder":
-                continue
-            try:
-                values[node] = self._value(node, values)
-            except PropagationError:
-                raise
-            except Exception as error:
-                raise PropagationError(f"{place(node, self.model)}: {error}") from error
-            if seen:
-                seen(values[node])
-            if node.op == "output":
-                return values[node]
-            for spent in self._last_readers.get(node, ()):
-                del values[spent]
-        raise PropagationError("the model's graph has no output")
+        self, zero: Tensor, seen: Callable[[Any], None] | None = None
+    ) -> dict[fx.Node, Any]:
+        """One pass through the noisy part: the value of each noisy output."""
+        values = dict(self._kept)
+        for node in self._nodes:
+            if node in self._random:
+                with naming_the_place(node, self.model):
+                    values[node] = self._value(node, values, zero)
+                if seen:
+                    seen(values[node])
+                self._forget(node, values)
+        self._structures = {n: pytree.tree_structure(values[n]) for n in self._noisy_outputs}
+        return {node: values[node] for node in self._noisy_outputs}
 
-    def _value(self, node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
+    def _before_noise(self) -> dict[fx.Node, Any]:
+        """The values of all nodes that no noise reaches and that are read after it."""
+        values: dict[fx.Node, Any] = {}
+        for node in self._nodes:
+            if node not in self._random and node is not self._result:
+                with naming_the_place(node, self.model):
+                    values[node] = self._value(node, values, _ZERO)
+                self._forget(node, values)
+        return values
+
+    def _forget(self, node: fx.Node, values: dict[fx.Node, Any]) -> None:
+        for spent in self._spent.get(node, ()):
+            del values[spent]
+
+    def _value(self, node: fx.Node, values: Mapping[fx.Node, Any], zero: Tensor) -> Any:
+        if node.op == "placeholder":
+            return pytree.tree_map(_drawn, self._inputs[node], is_leaf=is_moments)
+        if node.op == "get_attr":
+            return attribute(self.model, node.target)
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-        if node.op == "output":
-            return args[0]
-        if overwrites_input(node, self.model) and node.args[0] in self._kept:
-            args = (args[0].clone(), *args[1:])  # kept values serve the next sample, too
+        if overwrites_input(node, self.model):
+            # Never for real: values are kept for the next sample, inputs are the caller's, and the
+            # part before the noise runs ahead of readers that stand before the overwriting.
+            # Adding zero makes a copy for each of the samples that are drawn together.
+            overwritten = node.all_input_nodes[0]
+            copy = values[overwritten] + zero.to(values[overwritten])
+            values = {**values, overwritten: copy}
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
         if not is_noise(node, self.model, diagonal):
             return call_plainly(node, self.model, args, kwargs)
         if node.op == "call_module":
-            with _in_training(self.model.get_submodule(node.target)) as layer:
+            with _switched_on(self.model.get_submodule(node.target)) as layer:
                 return layer(*args, **kwargs)
         # A function such as F.dropout(x, p, training=self.training): noise whatever it says.
-        named = function_arguments(node.target, args, kwargs)
-        return node.target(**{**named, "train" if "train" in named else "training": True})
+        call = bind(node.target, args, kwargs)
+        switch = {"training", "train"} & set(call.signature.parameters)
+        call.arguments.update(dict.fromkeys(switch, True))
+        return node.target(*call.args, **call.kwargs)
 
-    def _placeholders(self) -> Iterator[fx.Node]:
-        return (node for node in self.model.graph.nodes if node.op == "placeholder")
-
-    def _reached_by_noise(self, inputs: tuple) -> set[fx.Node]:
-        """Every node whose value differs from sample to sample, and the output."""
-        reached = {
-            node
-            for node, value in zip(self._placeholders(), inputs, strict=False)
-            if isinstance(value, Moments) and value.variance is not None
-        }
-        for node in self.model.graph.nodes:
+    def _reached_by_noise(self) -> set[fx.Node]:
+        """Every node whose value differs from sample to sample."""
+        reached = {n for n, value in self._inputs.items() if any(map(is_moments, leaves(value)))}
+        for node in self._nodes[:-1]:
             if is_noise(node, self.model, diagonal) or reached & set(node.all_input_nodes):
                 reached.add(node)
-        if reached:
-            reached.update(node for node in self.model.graph.nodes if node.op == "output")
         return reached
-
-    def _before_noise(self, inputs: tuple) -> dict[fx.Node, Any]:
-        """The values of all nodes that no noise reaches and that are read after it."""
-        exact = [v.mean if isinstance(v, Moments) else v for v in inputs]
-        interpreter = fx.Interpreter(self.model, garbage_collect_values=False)
-        interpreter.args_iter = iter(exact)
-        for node in self.model.graph.nodes:
-            if node not in self._random:
-                try:
-                    interpreter.env[node] = interpreter.run_node(node)
-                except Exception as error:
-                    raise PropagationError(f"{place(node, self.model)}: {error}") from error
-            elif node.op == "placeholder":
-                next(interpreter.args_iter)
-        read = {n for node in self._random for n in node.all_input_nodes if n not in self._random}
-        return {node: interpreter.env[node] for node in read}
-
-    def _read_by_random(self) -> dict[fx.Node, Tensor]:
-        return {n: v for n, v in self._kept.items() if isinstance(v, Tensor) and n.op != "get_attr"}
-
-    def _largest_value(self) -> int:
-        """The number of elements of the largest value of one sample (drawn and forgotten)."""
-        sizes = [v.numel() for v in self._kept.values() if isinstance(v, Tensor)]
-
-        def note(value: Any) -> None:
-            leaves = pytree.tree_leaves(value)
-            sizes.extend(leaf.numel() for leaf in leaves if isinstance(leaf, Tensor))
-
-        with _seeded(0, self.devices):
-            self._sample({}, seen=note)
-        return max(sizes)
 
 
 class _Accumulator:
@@ -235,14 +255,24 @@ def _with_sample_dimension(leaf: Any) -> Any:
     return leaf.unsqueeze(0) if isinstance(leaf, Tensor) else leaf
 
 
+def _drawn(leaf: Any) -> Any:
+    """A sample of an uncertain input, Gaussian and independent; anything else as it is."""
+    if not is_moments(leaf):
+        return leaf
+    return leaf.mean + torch.randn_like(leaf.mean) * leaf.std
+
+
 @contextmanager
-def _in_training(layer: nn.Module) -> Iterator[nn.Module]:
-    before = layer.training
-    layer.train()
+def _switched_on(layer: nn.Module) -> Iterator[nn.Module]:
+    """The noise of a layer, and nothing else in it, in training mode."""
+    before = {inner: inner.training for inner in layer.modules()}
+    for inner in before:
+        inner.training = diagonal.is_noise(type(inner))
     try:
         yield layer
     finally:
-        layer.train(before)
+        for inner, mode in before.items():
+            inner.training = mode
 
 
 @contextmanager

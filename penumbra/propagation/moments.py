@@ -20,6 +20,9 @@ class Moments:
     mean: Tensor
     variance: Tensor | None = None
 
+    # No field, but a note of arithmetic: (z, a) where this is a·z plus a constant.
+    origin = None
+
     @property
     def std(self) -> Tensor:
         """The standard deviation of each element (zero where the value is exact)."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from penumbra.propagation import rules  # noqa: F401  (registers the rules)
 from penumbra.propagation.errors import PropagationError, UnsupportedLayerError
-from penumbra.propagation.moments import ChannelMoments, Moments
+from penumbra.propagation.moments import CovarianceMoments, Moments
 from penumbra.propagation.registry import Registry, describe, diagonal
 from penumbra.propagation.tracing import (
     is_noise,
@@ -49,31 +51,28 @@ class Propagated(nn.Module):
         self.registry = registry
         self.options = registry.options(options)
         self.model = trace(model, registry)
-        self._last_readers = last_readers(self.model.graph)
+        self.training = self.model.training
 
     def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
         refuse_batch_statistics(self.model)
-        arguments = _Arguments(inputs, named_inputs)
+        arguments = Arguments(inputs, named_inputs)
+        spent = last_readers(self.model.graph)
         values: dict[fx.Node, Any] = {}
         for node in self.model.graph.nodes:
-            try:
+            with naming_the_place(node, self.model):
                 values[node] = self._value(node, values, arguments)
-            except PropagationError:
-                raise
-            except Exception as error:
-                raise PropagationError(f"{place(node, self.model)}: {error}") from error
             if node.op == "output":
                 arguments.refuse_unread()
                 return _as_moments(values[node])
-            for spent in self._last_readers.get(node, ()):
-                del values[spent]
+            for value in spent.get(node, ()):
+                del values[value]
         raise PropagationError("the model's graph has no output")
 
-    def _value(self, node: fx.Node, values: Mapping[fx.Node, Any], arguments: _Arguments) -> Any:
+    def _value(self, node: fx.Node, values: Mapping[fx.Node, Any], arguments: Arguments) -> Any:
         if node.op == "placeholder":
             return arguments.take(node)
         if node.op == "get_attr":
-            return _attribute(self.model, node.target)
+            return attribute(self.model, node.target)
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
         if node.op == "output":
             return args[0]
@@ -81,26 +80,34 @@ class Propagated(nn.Module):
 
     def _call(self, node: fx.Node, args: tuple, kwargs: dict) -> Any:
         target = target_of(node, self.model)
-        uncertain = any(isinstance(leaf, Moments) for leaf in _leaves((args, kwargs)))
+        uncertain = any(isinstance(leaf, Moments) for leaf in leaves((args, kwargs)))
         if not uncertain and not is_noise(node, self.model, self.registry):
             return call_plainly(node, self.model, args, kwargs)
         rule = self.registry.find(target, self.options)
         if rule is None:
+            what = "its input is uncertain" if uncertain else "it is a source of noise"
             raise UnsupportedLayerError(
-                f"{place(node, self.model)} has no rule, and its input is uncertain. Register one: "
-                f"@penumbra.propagation.rule({describe(target)!s}) on a function that takes "
+                f"it has no rule, and {what}. Register one: @penumbra.propagation."
+                f"{'rule' if uncertain else 'noise'}({describe(target)}) on a function that takes "
                 f"{'the layer and ' if node.op == 'call_module' else ''}the arguments, with "
                 "Moments for what is uncertain, and returns Moments"
             )
-        if node.op == "call_module":
-            return rule(self.model.get_submodule(node.target), *args, **kwargs)
-        return rule(*args, **kwargs)
+        args, kwargs = _as_rules_name_them(args, kwargs)
+        if node.op != "call_module":
+            return rule(*args, **kwargs)
+        layer = self.model.get_submodule(node.target)
+        if layer._forward_hooks or layer._forward_pre_hooks:
+            raise PropagationError(
+                "it has forward hooks, which its rule would leave out: remove them (weight norm "
+                "without hooks is torch.nn.utils.parametrizations.weight_norm)"
+            )
+        return rule(layer, *args, **kwargs)
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
 
 
-class _Arguments:
+class Arguments:
     """Hands the caller's arguments to the graph's placeholders, in order or by name."""
 
     def __init__(self, positional: tuple, named: Mapping[str, Any]) -> None:
@@ -108,15 +115,20 @@ class _Arguments:
         self._named = dict(named)
 
     def take(self, node: fx.Node) -> Any:
-        if self._positional:
+        """The value of a placeholder: an exact tensor, or Moments that were checked."""
+        if node.target.startswith("**"):
+            value, self._named = self._named, {}
+        elif node.target.startswith("*"):
+            value, self._positional = tuple(self._positional), []
+        elif self._positional:
             value = self._positional.pop(0)
         elif node.target in self._named:
             value = self._named.pop(node.target)
         elif node.args:
             value = node.args[0]  # the default of the model's forward
         else:
-            raise PropagationError(f"the model's input '{node.target}' was not given")
-        return _checked(value, node.target)
+            raise PropagationError("it was not given")
+        return pytree.tree_map(_checked, value, is_leaf=is_moments)
 
     def refuse_unread(self) -> None:
         if self._positional or self._named:
@@ -124,18 +136,45 @@ class _Arguments:
             raise PropagationError(f"the model has no input for {', '.join(extra)}")
 
 
-def _checked(value: Any, name: str) -> Any:
-    """An input as the walk wants it: a plain tensor where exact, consistent Moments otherwise."""
+def _checked(value: Any) -> Any:
+    """A plain tensor where exact, consistent Moments otherwise."""
     if not isinstance(value, Moments):
         return value
     if value.variance is None:
         return value.mean
     if value.variance.shape != value.mean.shape:
         raise PropagationError(
-            f"the model's input '{name}' has a variance of shape {tuple(value.variance.shape)} "
-            f"for a mean of shape {tuple(value.mean.shape)}: they must be equal"
+            f"its variance has the shape {tuple(value.variance.shape)} and its mean "
+            f"{tuple(value.mean.shape)}: they must be equal"
         )
+    # An exported graph cannot raise.
+    if not torch.compiler.is_exporting() and (value.variance < 0).any():
+        raise PropagationError("its variance is negative in places: it must be at least 0")
     return value
+
+
+# torch lets these be said in two ways.
+_SYNONYMS = {"axis": "dim", "keepdims": "keepdim"}
+
+
+def _as_rules_name_them(args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Leading arguments that the model gave by torch's names, in order, as rules expect them."""
+    named = {_SYNONYMS.get(name, name): value for name, value in kwargs.items()}
+    for position, names in enumerate((("input", "tensors"), ("other",))):
+        for name in names:
+            if name in named and len(args) == position:
+                args = (*args, named.pop(name))
+    return args, named
+
+
+@contextmanager
+def naming_the_place(node: fx.Node, module: fx.GraphModule) -> Iterator[None]:
+    """Whatever goes wrong at a node is told with its place in front."""
+    try:
+        yield
+    except Exception as error:
+        kind = type(error) if isinstance(error, PropagationError) else PropagationError
+        raise kind(f"{place(node, module)}: {error}") from error
 
 
 def call_plainly(node: fx.Node, module: fx.GraphModule, args: tuple, kwargs: dict) -> Any:
@@ -148,21 +187,36 @@ def call_plainly(node: fx.Node, module: fx.GraphModule, args: tuple, kwargs: dic
 
 
 def _as_moments(output: Any) -> Any:
-    """The walk's last value with every tensor as Moments of its diagonal."""
+    """The walk's last value with every tensor as Moments: a whole covariance, or the diagonal."""
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, Moments):
-            return leaf.diagonal() if isinstance(leaf, ChannelMoments) else leaf
+            return leaf if isinstance(leaf, CovarianceMoments) else leaf.diagonal()
         return Moments(leaf) if isinstance(leaf, Tensor) else leaf
 
-    return pytree.tree_map(convert, output, is_leaf=lambda leaf: isinstance(leaf, Moments))
+    return pytree.tree_map(convert, as_the_model_returns(output), is_leaf=is_moments)
 
 
-def _leaves(structure: Any) -> list[Any]:
-    return pytree.tree_leaves(structure, is_leaf=lambda leaf: isinstance(leaf, Moments))
+def as_the_model_returns(output: Any) -> Any:
+    """Lists and dictionaries in place of the immutable ones that torch.fx keeps."""
+    if isinstance(output, dict):
+        return {name: as_the_model_returns(value) for name, value in output.items()}
+    if isinstance(output, list):
+        return [as_the_model_returns(value) for value in output]
+    if type(output) is tuple:
+        return tuple(as_the_model_returns(value) for value in output)
+    return output
 
 
-def _attribute(module: nn.Module, name: str) -> Any:
+def is_moments(value: Any) -> bool:
+    return isinstance(value, Moments)
+
+
+def leaves(structure: Any) -> list[Any]:
+    return pytree.tree_leaves(structure, is_leaf=is_moments)
+
+
+def attribute(module: nn.Module, name: str) -> Any:
     for part in name.split("."):
         module = getattr(module, part)
     return module

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch.nn.functional as F
 from torch import nn
 
 from penumbra.propagation.errors import DuplicateRuleError, PropagationError
@@ -32,17 +33,28 @@ Condition = frozenset[tuple[str, str]]
 class Registry:
     """Rules by target and condition; a second rule for one target is an error."""
 
-    def __init__(self, defaults: Mapping[str, str]) -> None:
-        """`defaults` names every option and the value it has unless the caller says otherwise."""
+    def __init__(self, defaults: Mapping[str, str], noise_of: Registry | None = None) -> None:
+        """`defaults` names every option and the value it has unless the caller says otherwise.
+
+        What is noise in the registry `noise_of` is noise in this one, even without a rule.
+        """
         self.defaults = dict(defaults)
+        self._noise_of = noise_of
         self._rules: dict[Target, dict[Condition, Rule]] = {}
         self._noise: set[Target] = set()
         self._layers: dict[Target, tuple[Target, tuple[str, ...]]] = {}
 
+    def __deepcopy__(self, memo: dict) -> Registry:
+        return self  # a copied model has the same rules, later ones included
+
     def rule(
         self, *targets: Target, override: bool = False, **condition: str
     ) -> Callable[[Rule], Rule]:
-        """Register the decorated function as the rule of every target, under a condition."""
+        """Register the decorated function as the rule of every target, under a condition.
+
+        With `override` it replaces the rule of the same condition; without a condition, all of
+        them.
+        """
         unknown = set(condition) - set(self.defaults)
         if unknown:
             raise PropagationError(
@@ -51,18 +63,25 @@ class Registry:
         key = frozenset(condition.items())
 
         def register(function: Rule) -> Rule:
-            for target in dict.fromkeys(targets):  # torch has some functions under two names
-                rules = self._rules.setdefault(target, {})
-                if (key in rules or target in self._layers) and not override:
+            for target in targets:
+                if self._has_rule(target, key) and not override:
                     raise DuplicateRuleError(
                         f"{describe(target)} already has a rule"
                         + (f" ({dict(key)})" if key else "")
                         + "; pass override=True to replace it"
                     )
-                rules[key] = function
+            for target in targets:
+                if not key:
+                    self._rules[target] = {}
+                self._rules.setdefault(target, {})[key] = function
             return function
 
         return register
+
+    def _has_rule(self, target: Target, key: Condition) -> bool:
+        """Whether a rule under this condition would replace one, or never be asked."""
+        rules = self._rules.get(target, {})
+        return target in self._layers or key in rules or (not key and bool(rules))
 
     def layer(self, module_type: type[nn.Module], function: Target, *attributes: str) -> None:
         """Let a module type have the rules of the function that it calls.
@@ -75,8 +94,13 @@ class Registry:
 
     def noise(self, *targets: Target, override: bool = False) -> Callable[[Rule], Rule]:
         """Register the rule of a noise source: it is asked even when its input is exact."""
-        self._noise.update(targets)
-        return self.rule(*targets, override=override)
+
+        def register(function: Rule) -> Rule:
+            self.rule(*targets, override=override)(function)
+            self._noise.update(targets)
+            return function
+
+        return register
 
     def options(self, given: Mapping[str, str]) -> dict[str, str]:
         """The defaults with `given` laid over them; unknown names and values are refused."""
@@ -100,11 +124,12 @@ class Registry:
     def find(self, target: Target, options: Mapping[str, str]) -> Rule | None:
         """The rule for a target under these options; the one with the most conditions wins."""
         known = self._known(target)
-        if known not in self._rules:
-            return self._rule_of_layer(known, options) if known in self._layers else None
         held = options.items()
-        fitting = [(len(key), rule) for key, rule in self._rules[known].items() if key <= held]
-        return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
+        rules = self._rules.get(known, {})
+        fitting = [(len(key), rule) for key, rule in rules.items() if key <= held]
+        if fitting:
+            return max(fitting, key=lambda pair: pair[0])[1]
+        return self._rule_of_layer(known, options) if known in self._layers else None
 
     def _rule_of_layer(self, module_type: Target, options: Mapping[str, str]) -> Rule | None:
         function, attributes = self._layers[module_type]
@@ -112,8 +137,8 @@ class Registry:
         if rule is None:
             return None
 
-        def by_function(layer: nn.Module, *arguments: Any) -> Any:
-            return rule(*arguments, **{name: getattr(layer, name) for name in attributes})
+        def by_function(layer: nn.Module, *arguments: Any, **named: Any) -> Any:
+            return rule(*arguments, **named, **{name: getattr(layer, name) for name in attributes})
 
         return by_function
 
@@ -124,9 +149,10 @@ class Registry:
     def is_noise(self, target: Target) -> bool:
         """Whether the target is a source of noise."""
         known = self._known(target)
-        if known in self._layers and known not in self._rules:
-            return self._layers[known][0] in self._noise
-        return known in self._noise
+        function, _ = self._layers.get(known, (known, ()))
+        if known in self._noise or function in self._noise:
+            return True
+        return self._noise_of is not None and self._noise_of.is_noise(target)
 
     def _known(self, target: Target) -> Target | None:
         """The target, or the base it inherits its forward from, as it was registered."""
@@ -144,20 +170,23 @@ def _candidates(target: Target) -> list[Target]:
 
 
 def describe(target: Target) -> str:
-    """A target as a person would write it: `nn.Conv2d`, `torch.relu`, `.view()`."""
+    """A target as a person would write it: `nn.Conv2d`, `F.relu`, `torch.cumsum`, `"view"`."""
     if isinstance(target, str):
-        return f"Tensor.{target}()"
+        return f'"{target}"'
     module = getattr(target, "__module__", None) or "torch"
     name = getattr(target, "__qualname__", getattr(target, "__name__", str(target)))
     if isinstance(target, type) and module.startswith("torch.nn.modules"):
         return f"nn.{name}"
-    return f"{module}.{name}"
+    name = name.removeprefix("_VariableFunctionsClass.")
+    if getattr(F, name, None) is target:
+        return f"F.{name}"
+    return f"{module.removeprefix('_')}.{name}"
 
 
 diagonal = Registry({"relu": "moment", "smooth": "moment", "max_pool": "argmax"})
 """The rules of `propagate`: mean and variance of each element."""
 
-full = Registry({"relu": "moment"})
+full = Registry({"relu": "moment"}, noise_of=diagonal)
 """The rules of `propagate_covariance`: mean and the whole covariance matrix."""
 
 rule = diagonal.rule

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import get_testing_overrides
 
 from penumbra.propagation.errors import PropagationError, UntraceableModelError
 from penumbra.propagation.registry import Registry, Target, describe
@@ -25,12 +26,23 @@ _IN_PLACE_OPERATORS = {
     for name in ("iadd", "isub", "imul", "itruediv", "ipow", "ifloordiv", "imatmul", "setitem")
 }
 # Results of these share memory with their input: overwriting one overwrites the other.
+_VIEW_NAMES = (
+    "flatten", "reshape", "reshape_as", "view", "view_as", "squeeze", "unsqueeze", "unflatten",
+    "transpose", "permute", "t", "swapaxes", "swapdims", "movedim", "moveaxis", "chunk", "split",
+    "tensor_split", "unbind", "narrow", "select", "diagonal", "unfold", "expand", "expand_as",
+    "broadcast_to", "contiguous", "detach", "to", "float", "double", "type_as",
+)  # fmt: skip
 _VIEWS = {
-    torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze, torch.transpose, torch.permute,
-    torch.chunk, torch.split, torch.unbind, torch.narrow, torch.select, operator.getitem,
-    "view", "view_as", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "t",
-    "chunk", "split", "unbind", "narrow", "select", "expand", "expand_as", "contiguous", "detach",
-    "unflatten", "swapaxes", "movedim", nn.Flatten, nn.Identity, nn.Unflatten,
+    *_VIEW_NAMES, *(getattr(torch, name) for name in _VIEW_NAMES if hasattr(torch, name)),
+    operator.getitem, nn.Flatten, nn.Identity, nn.Unflatten,
+}  # fmt: skip
+# What is asked of a value without reading its elements.
+_SHAPE_QUERIES = {"size", "dim", "numel", "ndimension", "shape", "ndim", "dtype", "device"}
+# Noise that no noise layer makes: it would be drawn once and taken as exact.
+_RANDOM = {
+    torch.rand_like, torch.randn_like, torch.randint_like, torch.bernoulli, torch.normal,
+    torch.poisson, torch.multinomial, F.gumbel_softmax,
+    "bernoulli", "bernoulli_", "normal_", "uniform_", "exponential_", "multinomial",
 }  # fmt: skip
 
 
@@ -45,7 +57,9 @@ class _Tracer(fx.Tracer):
         self.path: list[str] = []
 
     def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
-        return self.registry.knows(type(module)) or super().is_leaf_module(module, qualified_name)
+        target = type(module)
+        known = self.registry.knows(target) or self.registry.is_noise(target)
+        return known or super().is_leaf_module(module, qualified_name)
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
@@ -56,23 +70,31 @@ class _Tracer(fx.Tracer):
         return result
 
 
+_MAKE_A_LAYER = (
+    "put the noise into a module of its own and register it with @penumbra.propagation.noise"
+)
+
+
 def trace(model: nn.Module, registry: Registry) -> fx.GraphModule:
     """The model's graph; it shares parameters, buffers and submodules with the model."""
     tracer = _Tracer(registry)
-    if registry.knows(type(model)):  # a bare layer: nothing to look into, so put it into a model
-        model = nn.Sequential(model)
+    if tracer.is_leaf_module(model, ""):  # a bare layer: put it into a model of its own
+        model = nn.Sequential(model).train(model.training)
+    random_state = torch.get_rng_state()
     try:
         graph = tracer.trace(model)
     except Exception as error:
-        where = tracer.path[-1] if tracer.path else f"'' ({describe(type(model))})"
+        where = tracer.path[-1] if tracer.path else f"the model ({describe(type(model))})"
         raise UntraceableModelError(
             f"torch.fx cannot trace the forward of {where}: {_first_line(error)}. Write its "
             "control flow without looking at values (torch.where), or register a rule for the "
             "module's type, which makes it a layer of its own"
         ) from error
+    if not torch.equal(random_state, torch.get_rng_state()):
+        raise PropagationError(f"the model's forward draws random numbers: {_MAKE_A_LAYER}")
     module = fx.GraphModule(tracer.root, graph)
     _refuse_hidden_noise(module, registry)
-    _refuse_overwritten_reads(module)
+    _refuse_overwritten_reads(module, registry)
     return module
 
 
@@ -119,28 +141,29 @@ def refuse_batch_statistics(module: fx.GraphModule) -> None:
             layer = module.get_submodule(node.target)
             mixes = isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
         else:
-            mixes = node.target is F.batch_norm and _argument(node, "training")
+            batch_norms = (F.batch_norm, torch.batch_norm)
+            mixes = node.target in batch_norms and _argument(node, "training")
         if mixes:
             raise PropagationError(
                 f"{place(node, module)} normalises by the statistics of the batch: call "
-                "model.eval() first (its running statistics are needed), or model its noise with "
-                "penumbra.propagation.fit_batchnorm_noise"
+                "model.eval() first, before propagate (its running statistics are needed), or "
+                "model its noise with penumbra.propagation.fit_batchnorm_noise"
             )
 
 
 def _refuse_hidden_noise(module: fx.GraphModule, registry: Registry) -> None:
     """No silent zeros: noise inside a layer that is walked as one piece would go unseen."""
     for node in module.graph.nodes:
+        if not node.op.startswith("call_") or is_noise(node, module, registry):
+            continue
+        target = target_of(node, module)
+        if target in _RANDOM:
+            raise PropagationError(f"{place(node, module)} draws random numbers: {_MAKE_A_LAYER}")
         hidden: object = None
-        if node.op == "call_module":
-            layer = module.get_submodule(node.target)
-            if registry.knows(type(layer)):
-                continue
-            inner = (name for name, m in layer.named_modules() if registry.is_noise(type(m)))
-            rate = getattr(layer, "dropout", None)
-            hidden = next(inner, None) or (rate if isinstance(rate, float) and rate > 0 else None)
-        elif node.target is F.scaled_dot_product_attention:
+        if node.op != "call_module":
             hidden = _argument(node, "dropout_p")
+        elif not registry.knows(target):
+            hidden = _noise_inside(module.get_submodule(node.target), registry)
         if hidden:
             raise PropagationError(
                 f"{place(node, module)} has dropout inside ({hidden}) where the walk cannot see "
@@ -149,20 +172,37 @@ def _refuse_hidden_noise(module: fx.GraphModule, registry: Registry) -> None:
             )
 
 
-def _refuse_overwritten_reads(module: fx.GraphModule) -> None:
+def _noise_inside(layer: nn.Module, registry: Registry) -> object:
+    """The first noise in a layer that the tracer does not look into: its name, or its rate."""
+    for name, inner in layer.named_modules():
+        if registry.is_noise(type(inner)) and getattr(inner, "p", None) != 0:
+            return name
+        rate = getattr(inner, "dropout", None)  # of nn.LSTM, nn.MultiheadAttention
+        if isinstance(rate, (int, float)) and rate > 0:
+            return rate
+    return None
+
+
+def _refuse_overwritten_reads(module: fx.GraphModule, registry: Registry) -> None:
     """In-place layers are fine unless the value they overwrite is read afterwards."""
     order = {node: index for index, node in enumerate(module.graph.nodes)}
     for node in module.graph.nodes:
         if not overwrites_input(node, module) or not node.all_input_nodes:
             continue
-        for shared in _sharing_memory(node.args[0], module):
-            later = [user for user in shared.users if order[user] > order[node]]
+        for shared in _overwritten_by(node, module, registry):
+            later = [u for u in shared.users if order[u] > order[node] and _reads_elements(u)]
             # A chain of in-place layers reads the result of the one before it, not the old value.
             if later:
                 raise PropagationError(
                     f"{place(node, module)} overwrites its input in place, and "
-                    f"{place(later[0], module)} reads that input afterwards: use inplace=False"
+                    f"{place(later[0], module)} reads that input afterwards: use inplace=False, "
+                    "or the function that makes a new value"
                 )
+
+
+def _reads_elements(node: fx.Node) -> bool:
+    query = node.args[1] if node.target is getattr else node.target
+    return query not in _SHAPE_QUERIES
 
 
 def overwrites_input(node: fx.Node, module: fx.GraphModule) -> bool:
@@ -182,32 +222,42 @@ def overwrites_input(node: fx.Node, module: fx.GraphModule) -> bool:
     return False
 
 
-def _sharing_memory(value: Any, module: fx.GraphModule) -> Iterator[fx.Node]:
-    """The node and every node that it is a view of, or that is a view of one of those."""
-    seen: set[fx.Node] = set()
-    stack = [value] if isinstance(value, fx.Node) else []
+def _overwritten_by(
+    writer: fx.Node, module: fx.GraphModule, registry: Registry
+) -> Iterator[fx.Node]:
+    """The writer's input, every node that it is a view of, and every view of one of those."""
+    seen = {writer}
+    stack = writer.all_input_nodes[:1]
     while stack:
         node = stack.pop()
         if node in seen:
             continue
         seen.add(node)
         yield node
-        if _is_view(node, module):
+        if _is_view(node, module, registry):
             stack.extend(node.all_input_nodes[:1])
-        stack.extend(user for user in node.users if _is_view(user, module))
+        stack.extend(user for user in node.users if _is_view(user, module, registry))
 
 
-def _is_view(node: fx.Node, module: fx.GraphModule) -> bool:
-    return node.op.startswith("call_") and target_of(node, module) in _VIEWS
+def _is_view(node: fx.Node, module: fx.GraphModule, registry: Registry) -> bool:
+    if node.target is getattr:
+        return node.args[1] not in _SHAPE_QUERIES
+    # Dropout that is switched off returns its very input.
+    return is_noise(node, module, registry) or (
+        node.op.startswith("call_") and target_of(node, module) in _VIEWS
+    )
 
 
-def function_arguments(function: Callable[..., Any], args: tuple, kwargs: dict) -> dict[str, Any]:
-    """A call's arguments by name, defaults included."""
-    if function is torch.dropout:  # a builtin: it has no signature to ask
-        return {**dict(zip(("input", "p", "train"), args, strict=False)), **kwargs}
-    bound = inspect.signature(function).bind(*args, **kwargs)
-    bound.apply_defaults()
-    return dict(bound.arguments)
+def bind(function: Callable[..., Any], args: tuple, kwargs: dict) -> inspect.BoundArguments:
+    """A call's arguments by name; TypeError or ValueError where the function has no such."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a builtin: torch keeps its signature elsewhere
+        stand_in = get_testing_overrides().get(function)
+        if stand_in is None:
+            raise
+        signature = inspect.signature(stand_in)
+    return signature.bind(*args, **kwargs)
 
 
 def _argument(node: fx.Node, name: str) -> Any:
@@ -215,9 +265,11 @@ def _argument(node: fx.Node, name: str) -> Any:
     if name in node.kwargs or node.op != "call_function":
         return node.kwargs.get(name)
     try:
-        return function_arguments(node.target, node.args, node.kwargs).get(name)
-    except (TypeError, ValueError):  # builtins have no signature
+        bound = bind(node.target, node.args, node.kwargs)
+    except (TypeError, ValueError):
         return None
+    bound.apply_defaults()
+    return bound.arguments.get(name)
 
 
 def _source_line(node: fx.Node) -> str:

@@ -11,7 +11,8 @@ where W_c is the part of the kernel that reads channel c.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -146,7 +147,7 @@ def convolution_layer(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Moments) -> M
             return value
         return F.pad(value, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
 
-    convolve = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d}[_kind(layer)]
+    convolve = _of_kind(layer, {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d})
     return _convolution(
         x, layer.weight, layer.bias, apply, layer.groups, False,
         stride=layer.stride, dilation=layer.dilation,
@@ -161,11 +162,14 @@ def transposed_convolution_layer(
     output_size: list[int] | None = None,
 ) -> Moments:
     """W² ∗ᵀ V."""
-    convolve, dimensions = {
-        nn.ConvTranspose1d: (F.conv_transpose1d, 1),
-        nn.ConvTranspose2d: (F.conv_transpose2d, 2),
-        nn.ConvTranspose3d: (F.conv_transpose3d, 3),
-    }[_kind(layer)]
+    convolve, dimensions = _of_kind(
+        layer,
+        {
+            nn.ConvTranspose1d: (F.conv_transpose1d, 1),
+            nn.ConvTranspose2d: (F.conv_transpose2d, 2),
+            nn.ConvTranspose3d: (F.conv_transpose3d, 3),
+        },
+    )
     output_padding = layer._output_padding(
         x.mean, output_size, layer.stride, layer.padding, layer.kernel_size, dimensions,
         layer.dilation,
@@ -176,18 +180,18 @@ def transposed_convolution_layer(
     )  # fmt: skip
 
 
-def _kind(layer: nn.Module) -> type[nn.Module]:
-    """The torch.nn class of a layer that may be of a subclass with the same forward."""
-    return next(base for base in type(layer).__mro__ if base.__module__.startswith("torch.nn"))
+def _of_kind(layer: nn.Module, choices: Mapping[type[nn.Module], Any]) -> Any:
+    """What belongs to a layer's class, or to the class it inherits from."""
+    return next(choice for kind, choice in choices.items() if isinstance(layer, kind))
 
 
-@rule(torch.matmul, torch.bmm, torch.mm, "matmul", "bmm", "mm", "__matmul__")
+@rule(operator.matmul, torch.matmul, torch.bmm, torch.mm, "matmul", "bmm", "mm", "__matmul__")
 def matrix_product(x: Tensor | Moments, y: Tensor | Moments) -> Moments:
     """Σ_k x_ik y_kj for independent factors: V_x @ y² + x² @ V_y + V_x @ V_y."""
     if x is y:
         raise PropagationError("the matrix product of an uncertain value with itself has no rule")
     if not isinstance(y, Moments):
-        return Moments(x.mean @ y, x.variance @ y.square())
+        return linear(x, y.mT) if y.dim() == 2 else Moments(x.mean @ y, x.variance @ y.square())
     if not isinstance(x, Moments):
         return Moments(x @ y.mean, x.square() @ y.variance)
     variance = x.variance @ (y.mean.square() + y.variance) + x.mean.square() @ y.variance

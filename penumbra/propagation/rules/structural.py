@@ -1,12 +1,14 @@
 """Arithmetic of values and the rearranging of their elements.
 
 Two different uncertain values are taken as independent, which skip connections are only nearly: it
-is the diagonal approximation. One value used twice is exact: `x + x` has four times the variance of
-x, `x - x` none.
+is the diagonal approximation. One value used twice is exact, also scaled and shifted: `x + x` has
+four times the variance of x, `x - x` none, `x - x / 2` a quarter. Rearranged (`x + x.flip(0)`,
+`x @ x.mT`) or sent through another layer it counts as a different value.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,17 +32,34 @@ def rearranged(x: Moments, move: Callable[[Tensor], Tensor]) -> Moments:
 
 @rule(operator.add, operator.iadd, torch.add, "add", "add_", "__add__", "__radd__")
 def add(x: Any, y: Any, *, alpha: float = 1) -> Moments:
-    """V_x + α² V_y; a value added to itself: (1 + α)² V."""
-    if x is y:
-        return _scaled(x, 1 + alpha)
-    if isinstance(x, Moments) and isinstance(y, Moments):
-        return Moments(x.mean + alpha * y.mean, x.variance + alpha**2 * y.variance)
-    if isinstance(x, Moments):
-        return _shifted(x, alpha * y)
-    return _shifted(_scaled(y, alpha), x)
+    """V_x + α² V_y; two views a·z, b·z of one value: (a + αb)² V_z."""
+    if not isinstance(x, Moments):
+        return _moved(y, alpha, x + alpha * y.mean)
+    if not isinstance(y, Moments):
+        return _moved(x, 1, x.mean + alpha * y)
+    (source, a), (other, b) = _origin(x), _origin(y)
+    if source is other:
+        return _moved(source, a + alpha * b, x.mean + alpha * y.mean)
+    return _sum(x, y if alpha == 1 else _moved(y, alpha, alpha * y.mean))
 
 
-@rule(operator.sub, operator.isub, torch.sub, torch.subtract, "sub", "sub_", "__sub__")
+def _sum(x: Moments, y: Moments) -> Moments:
+    """Of independent values. Noise that either shares along its channels stays shared."""
+    mean = x.mean + y.mean
+    blocks = {v.channels for v in (x, y) if isinstance(v, ChannelMoments)}
+    if len(blocks) != 1 or not mean.shape == x.mean.shape == y.mean.shape:
+        return Moments(mean, x.variance + y.variance)
+    (one, some), (two, others) = _parts(x), _parts(y)
+    independent = one + two if one is not None and two is not None else one if two is None else two
+    return ChannelMoments(mean, independent, some + others, blocks.pop())
+
+
+def _parts(x: Moments) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+    """The variance that is each element's own, and the factors that channels share."""
+    return (x.independent, x.factors) if isinstance(x, ChannelMoments) else (x.variance, ())
+
+
+@rule(operator.sub, operator.isub, torch.sub, torch.subtract, "sub", "sub_", "subtract", "__sub__")
 def subtract(x: Any, y: Any, *, alpha: float = 1) -> Moments:
     """V_x + α² V_y; a value minus itself is exactly zero."""
     return add(x, y, alpha=-alpha)
@@ -52,26 +71,40 @@ def subtract_from(x: Any, y: Any, *, alpha: float = 1) -> Moments:
     return add(y, x, alpha=-alpha)
 
 
-@rule(operator.neg, torch.neg, torch.negative, "neg", "negative")
+@rule(operator.neg, torch.neg, torch.negative, "neg", "neg_", "negative")
 def negate(x: Moments) -> Moments:
     """Var[-x] = Var[x]."""
-    return _scaled(x, -1)
+    return _moved(x, -1, -x.mean)
 
 
-@rule(operator.mul, operator.imul, torch.mul, torch.multiply, "mul", "mul_", "__mul__", "__rmul__")
+@rule(
+    operator.mul, operator.imul, torch.mul, torch.multiply,
+    "mul", "mul_", "multiply", "__mul__", "__rmul__",
+)  # fmt: skip
 def multiply(x: Any, y: Any) -> Moments:
-    """By an exact factor: a² V. By another uncertain value: x² V_y + y² V_x + V_x V_y."""
-    if x is y:
-        return square(x)
+    """By an exact factor: a² V. By another uncertain value: x² V_y + y² V_x + V_x V_y.
+
+    Two views of one Gaussian z, x = a·z + c and y = b·z + d: with V of z,
+    E = x y + ab V and Var = (a y + b x)² V + 2 a²b² V².
+    """
     if not isinstance(y, Moments):
-        return _scaled(x, y)
+        return _moved(x, y, x.mean * y)
     if not isinstance(x, Moments):
-        return _scaled(y, x)
+        return _moved(y, x, x * y.mean)
+    (source, a), (other, b) = _origin(x), _origin(y)
+    if source is other:
+        v = source.variance
+        slope = a * y.mean + b * x.mean
+        curved = a * b * v
+        return Moments(x.mean * y.mean + curved, slope.square() * v + 2 * curved.square())
     variance = x.mean.square() * y.variance + x.variance * (y.mean.square() + y.variance)
     return Moments(x.mean * y.mean, variance)
 
 
-@rule(operator.truediv, operator.itruediv, torch.div, torch.divide, "div", "div_", "__truediv__")
+@rule(
+    operator.truediv, operator.itruediv, torch.div, torch.divide, torch.true_divide,
+    "div", "div_", "divide", "true_divide", "__truediv__",
+)  # fmt: skip
 def divide(x: Any, y: Any, *, rounding_mode: str | None = None) -> Moments:
     """By an exact divisor: V / a²."""
     if isinstance(y, Moments):
@@ -81,17 +114,16 @@ def divide(x: Any, y: Any, *, rounding_mode: str | None = None) -> Moments:
         )
     if rounding_mode is not None:
         raise PropagationError("division with rounding has no rule")
-    return _scaled(x, 1 / y)
+    return _moved(x, 1 / y, x.mean / y)
 
 
-@rule(torch.square, "square")
+@rule(torch.square, torch.square_, "square", "square_")
 def square(x: Moments) -> Moments:
     """X² of a Gaussian: E = μ² + σ², Var = 4 μ² σ² + 2 σ⁴."""
-    mean, variance = x.mean, x.variance
-    return Moments(mean.square() + variance, 4 * mean.square() * variance + 2 * variance.square())
+    return multiply(x, x)
 
 
-@rule(operator.pow, torch.pow, "pow", "__pow__")
+@rule(operator.pow, operator.ipow, torch.pow, "pow", "pow_", "__pow__")
 def power(x: Any, exponent: Any) -> Moments:
     """x² as `square`, x¹ as it is; no other power has a rule."""
     if (
@@ -105,33 +137,32 @@ def power(x: Any, exponent: Any) -> Moments:
     return square(x) if exponent == 2 else x
 
 
-@rule(torch.exp, "exp")
+@rule(torch.exp, torch.exp_, "exp", "exp_")
 def exponential(x: Moments) -> Moments:
     """e^X of a Gaussian (log-normal): E = exp(μ + σ²/2), Var = E² (exp(σ²) - 1)."""
     mean = torch.exp(x.mean + 0.5 * x.variance)
     return Moments(mean, mean.square() * torch.expm1(x.variance))
 
 
-def _scaled(x: Moments, factor: float | Tensor) -> Moments:
-    """x times an exact factor."""
-    x = x if _fits(x, factor) else x.diagonal()
-    return map_within_channels(x, lambda v: v * factor, squared=lambda v: v * (factor * factor))
-
-
-def _shifted(x: Moments, constant: float | Tensor) -> Moments:
-    """x plus an exact constant."""
-    x = x if _fits(x, constant) else x.diagonal()
-    mean = x.mean + constant
-    return map_within_channels(
-        x, lambda v: v + constant, lambda v: v.expand_as(mean) if v.shape != mean.shape else v
+def _moved(x: Moments, factor: float | Tensor, mean: Tensor) -> Moments:
+    """factor·x plus whatever constant gives this mean; it remembers that it was made from x."""
+    if mean.shape != x.mean.shape:  # copies of elements: the diagonal forgets that they are equal
+        return Moments(mean, (x.variance * (factor * factor)).expand(mean.shape))
+    shifted = not isinstance(factor, Tensor) and factor == 1
+    result = map_within_channels(
+        x,
+        lambda _: mean,
+        lambda v: v if shifted else v * factor,
+        lambda v: v if shifted else v * (factor * factor),
     )
+    source, gain = _origin(x)
+    object.__setattr__(result, "origin", (source, gain * factor))
+    return result
 
 
-def _fits(x: Moments, other: float | Tensor) -> bool:
-    """Whether arithmetic with `other` leaves x's shape, and so the meaning of its channels."""
-    return not isinstance(other, Tensor) or (
-        torch.broadcast_shapes(x.mean.shape, other.shape) == x.mean.shape
-    )
+def _origin(x: Moments) -> tuple[Moments, float | Tensor]:
+    """The value z and the factor a of x = a·z + constant, as far as arithmetic knows."""
+    return x.origin or (x, 1)
 
 
 # ---- sums over dimensions ------------------------------------------------------------------------
@@ -139,35 +170,39 @@ def _fits(x: Moments, other: float | Tensor) -> bool:
 
 @rule(torch.sum, "sum")
 def total(x: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Moments:
-    """Var[Σ x] = Σ V."""
-    x = x if _keeps_channels(x, dim) else x.diagonal()
-    dims = _dimensions(x, dim)
-    return map_within_channels(x, lambda v: v.sum(dims, keepdim=keepdim, dtype=dtype))
+    """Var[Σ x] = Σ V; what a channel shares is summed before it is squared."""
+    return _reduced(Tensor.sum, x, dim, keepdim, dtype)
 
 
 @rule(torch.mean, "mean")
 def average(x: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Moments:
     """Var[Σ x / n] = Σ V / n²."""
-    x = x if _keeps_channels(x, dim) else x.diagonal()
-    dims = _dimensions(x, dim)
-    n = 1
-    for dimension in dims:
-        n = n * x.mean.shape[dimension]
+    return _reduced(Tensor.mean, x, dim, keepdim, dtype)
+
+
+def _reduced(
+    reduce: Callable[..., Tensor], x: Moments, dim: Any, keepdim: bool, dtype: Any
+) -> Moments:
+    dims = _dimensions(x.mean.dim(), dim)
+    positions = tuple(d for d in dims if d >= 2)
+    if isinstance(x, ChannelMoments) and positions != dims:
+        # Within channels first, where noise is shared; then over channels and batch, where it
+        # is not.
+        x = _reduced(reduce, x, positions, True, dtype) if positions else x
+        x = x.diagonal()
+    n = math.prod(x.mean.shape[d] for d in dims) if reduce is Tensor.mean else 1
     return map_within_channels(
         x,
-        lambda v: v.mean(dims, keepdim=keepdim, dtype=dtype),
-        squared=lambda v: v.mean(dims, keepdim=keepdim, dtype=dtype) / n,
+        lambda v: reduce(v, dims, keepdim=keepdim, dtype=dtype),
+        squared=lambda v: reduce(v, dims, keepdim=keepdim, dtype=dtype) / n,
     )
 
 
-def _dimensions(x: Moments, dim: Any) -> tuple[int, ...]:
-    count = x.mean.dim()
+def _dimensions(count: int, dim: Any) -> tuple[int, ...]:
     dims = range(count) if dim is None else dim if isinstance(dim, Sequence) else (dim,)
+    if not all(-count <= d < count for d in dims):
+        raise PropagationError(f"dimension {dim} of a value with {count} dimensions")
     return tuple(d % count for d in dims)
-
-
-def _keeps_channels(x: Moments, dim: Any) -> bool:
-    return isinstance(x, ChannelMoments) and all(d >= 2 for d in _dimensions(x, dim))
 
 
 # ---- several values ------------------------------------------------------------------------------
@@ -182,15 +217,24 @@ def _mean_of(x: Tensor | Moments) -> Tensor:
 
 
 @rule(torch.cat, torch.concat, torch.concatenate)
-def concatenate(
-    values: Sequence[Tensor | Moments], dim: int = 0, *, axis: int | None = None
-) -> Moments:
-    """Side by side; exact values have no variance."""
-    dim = dim if axis is None else axis
-    return Moments(
-        torch.cat([_mean_of(v) for v in values], dim),
-        torch.cat([_variance_of(v) for v in values], dim),
+def concatenate(values: Sequence[Tensor | Moments], dim: int = 0) -> Moments:
+    """Side by side; exact values have no variance, and channels share what they shared."""
+    mean = torch.cat([_mean_of(v) for v in values], dim)
+    shared = [v for v in values if isinstance(v, ChannelMoments)]
+    if not shared or dim % mean.dim() != 1 or any(v.channels != v.mean.shape[1] for v in shared):
+        return Moments(mean, torch.cat([_variance_of(v) for v in values], dim))
+    parts = [_parts(v) if isinstance(v, Moments) else (None, ()) for v in values]
+    zeros = [torch.zeros_like(_mean_of(v)) for v in values]
+    independent = None
+    if any(own is not None for own, _ in parts):
+        own = [zero if own is None else own for (own, _), zero in zip(parts, zeros, strict=True)]
+        independent = torch.cat(own, 1)
+    count = max(len(factors) for _, factors in parts)
+    factors = (
+        torch.cat([f[k] if k < len(f) else z for (_, f), z in zip(parts, zeros, strict=True)], 1)
+        for k in range(count)
     )
+    return ChannelMoments(mean, independent, tuple(factors))
 
 
 @rule(torch.stack)
@@ -211,34 +255,36 @@ def item(x: Any, index: Any) -> Any:
     if not isinstance(x, Moments):
         return x[index]
     entries = index if isinstance(index, tuple) else (index,)
-    if entries[0] is Ellipsis:
-        spatial = entries[1:] if len(entries) - 1 <= x.mean.dim() - 2 else None
-    else:
-        spatial = entries[2:] if all(entry == slice(None) for entry in entries[:2]) else None
-    crop = spatial is not None and all(isinstance(entry, slice) for entry in spatial)
-    return map_within_channels(x if crop else x.diagonal(), lambda v: v[index])
+    if _whole_channels(x) and all(isinstance(e, slice) or e is Ellipsis for e in entries):
+        independent = None if x.independent is None else x.independent[index]
+        return ChannelMoments(x.mean[index], independent, tuple(f[index] for f in x.factors))
+    return Moments(x.mean[index], x.variance[index])
+
+
+def _whole_channels(x: Moments) -> bool:
+    """Whether noise is shared by channels as dimension 1 has them (not by blocks, flattened)."""
+    return isinstance(x, ChannelMoments) and x.channels == x.mean.shape[1]
 
 
 @rule(torch.flatten, "flatten")
 def flatten(x: Moments, start_dim: int = 0, end_dim: int = -1) -> Moments:
     """Channels become blocks, whose shared noise the next linear layer still sees."""
-    whole = start_dim == 1 and end_dim in (-1, x.mean.dim() - 1)
-    return map_within_channels(
-        x if whole else x.diagonal(), lambda v: v.flatten(start_dim, end_dim)
-    )
+    return reshape(x, x.mean.flatten(start_dim, end_dim).shape)
 
 
 @rule(torch.reshape, "reshape", "view")
 def reshape(x: Moments, *shape: Any, **named: Any) -> Moments:
-    """As `flatten` where the result is (batch, everything else)."""
-    mean = x.mean.reshape(*shape, **named)
-    flat = mean.dim() == 2 and mean.shape[0] == x.mean.shape[0]
-    return map_within_channels(x if flat else x.diagonal(), lambda v: v.reshape(*shape, **named))
+    """As `flatten` where the result is (batch, everything else) or (batch, channels, …)."""
+    old, new = x.mean.shape, x.mean.reshape(*shape, **named).shape
+    kept = old[0] == new[0] and (len(new) == 2 or (_whole_channels(x) and old[1] == new[1]))
+    return map_within_channels(x if kept else x.diagonal(), lambda v: v.reshape(new))
 
 
 @rule("view_as", "reshape_as", "expand_as")
 def shaped_like(x: Moments, other: Tensor | Moments) -> Moments:
     """The shape of another value."""
+    if not isinstance(x, Moments):
+        x = Moments(x, torch.zeros_like(x))
     shape = _mean_of(other).shape
     expands = x.mean.numel() != shape.numel()
     return rearranged(x, lambda v: v.expand(shape) if expands else v.reshape(shape))
@@ -265,12 +311,10 @@ def _register_moves() -> None:
     for name in (
         "permute", "transpose", "swapaxes", "movedim", "squeeze", "unsqueeze", "unflatten", "flip",
         "roll", "narrow", "select", "index_select", "gather", "tile", "chunk", "split", "unbind",
-        "tensor_split", "t", "clone", "detach", "broadcast_to", "repeat_interleave",
+        "tensor_split", "t", "broadcast_to", "repeat_interleave", "swapdims", "moveaxis",
     ):  # fmt: skip
         _moving_rule(getattr(torch, name), name)
-    for name in (
-        "expand", "repeat", "contiguous", "to", "float", "double", "half", "type_as", "cpu", "cuda",
-    ):  # fmt: skip
+    for name in ("expand", "repeat"):
         _moving_rule(getattr(Tensor, name), name)
     for function in (F.pixel_shuffle, F.pixel_unshuffle, F.channel_shuffle):
         _moving_rule(function)
@@ -291,6 +335,31 @@ def identity(layer: nn.Identity, x: Moments) -> Moments:
     return x
 
 
+@rule(torch.clone, torch.detach, "clone", "detach", "contiguous")
+def copied(x: Moments, **memory_format: Any) -> Moments:
+    """The value itself: the walk overwrites nothing."""
+    return x
+
+
+def _conversion_rule(name: str) -> None:
+    @rule(name)
+    def converted(x: Tensor | Moments, *arguments: Any, **named: Any) -> Tensor | Moments:
+        """Another type or device, taken from an argument that may be uncertain itself."""
+        like = [_mean_of(argument) for argument in arguments]
+
+        def convert(value: Tensor) -> Tensor:
+            return getattr(value, name)(*like, **named)
+
+        if not isinstance(x, Moments):
+            return convert(x)
+        unchanged = convert(x.mean) is x.mean
+        return x if unchanged else map_within_channels(x, convert)
+
+
+for _name in ("to", "float", "double", "half", "bfloat16", "type_as", "cpu", "cuda"):
+    _conversion_rule(_name)
+
+
 # ---- what is exact of an uncertain value ---------------------------------------------------------
 
 
@@ -304,12 +373,16 @@ def attribute(x: Moments, name: str) -> Any:
     return getattr(x.mean, name)
 
 
-def _query_rule(name: str) -> None:
-    @rule(name)
-    def query(x: Moments, *arguments: Any) -> Any:
-        """A property of the shape."""
-        return getattr(x.mean, name)(*arguments)
+def _query_rule(ask: Callable[..., Any], *targets: Any) -> None:
+    @rule(*targets)
+    def query(x: Moments, *arguments: Any, **named: Any) -> Any:
+        """A property of the shape, or an exact tensor of that shape."""
+        return ask(x.mean, *arguments, **named)
 
 
-for _name in ("size", "dim", "numel", "ndimension", "is_floating_point"):
-    _query_rule(_name)
+for _name in (
+    "size", "dim", "numel", "ndimension", "is_floating_point", "new_zeros", "new_ones", "new_full",
+):  # fmt: skip
+    _query_rule(getattr(Tensor, _name), _name)
+for _like in (torch.zeros_like, torch.ones_like, torch.full_like, torch.numel):
+    _query_rule(_like, _like)
