@@ -12,81 +12,54 @@ In the folder: best/ and last/ (averaged weights), metrics.jsonl, curves.png, st
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
-import sys
+import typing
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penumbra.errors import PenumbraError
-
-if TYPE_CHECKING:
-    from penumbra.training.loop import Task
+from penumbra.files import cache_folder, write_atomically
+from penumbra.training.settings import SegNetOptions, Settings
 
 EXAMPLE = "penumbra train segnet --data ../shared/data/camvid --run camvid --width 0.25"
 
-# A run's memory: defaults, overruled by its run.json, overruled by the command line.
-LOOP_DEFAULTS: dict[str, Any] = {
-    "optimizer": "adamw",
-    "rate": 1e-3,
-    "weight_decay": 0.01,
-    "batch": 8,
-    "warmup": 200,
-    "steps": None,
-    "decay_steps": 1000,
-    "average": 0.999,
-    "patience": None,
-    "validate_every": 1000,
-    "save_every": 200,
-    "seed": 0,
-    "threads": None,
-    "workers": 0,
-}
-SEGNET_DEFAULTS: dict[str, Any] = {
-    "data": None,
-    "width": 1.0,
-    "dropout": "encdec",
-    "dropout_rate": 0.5,
-    "withhold": "",
-    "crop": "256x192",
-    "scales": "0.55,1.5",
-    "balance": 1.0,
-    "skip_bad": False,
-    "init": None,
+# Network → its own options, and the function that makes its task of them and of the seed.
+NETWORKS = {
+    "segnet": (SegNetOptions, "penumbra.training.segmentation:segnet_task"),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     networks = parser.add_subparsers(metavar="NETWORK", dest="network", required=True)
-    segnet = networks.add_parser("segnet", help="semantic segmentation", description=__doc__)
-    segnet.formatter_class = argparse.RawDescriptionHelpFormatter
-    _add(segnet, SEGNET_DEFAULTS, _SEGNET_HELP)
-    add_loop_arguments(segnet)
-
-
-def add_loop_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that every network's training shares."""
-    parser.add_argument(
-        "--run",
-        dest="run_name",
-        metavar="NAME",
-        required=True,
-        help="a name, or a folder with a slash",
-    )
-    parser.add_argument("--finish", action="store_true", help="anneal from here over --decay-steps")
-    parser.add_argument("--branch-from", metavar="RUN", help="begin with another run's last state")
-    _add(parser, LOOP_DEFAULTS, _LOOP_HELP)
+    for name, (options, _) in NETWORKS.items():
+        network = networks.add_parser(
+            name,
+            help=options.__doc__.partition("\n")[0],
+            description=__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        network.add_argument(
+            "--run", dest="run_name", metavar="NAME", required=True, help="name, or folder with a /"
+        )
+        network.add_argument("--finish", action="store_true", help="anneal from here, then end")
+        network.add_argument("--branch-from", metavar="RUN", help="begin with another run's state")
+        for kind in (options, Settings):
+            _add_options(network, kind)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from penumbra.training.loop import Settings, train
+    from penumbra.training.loop import train
     from penumbra.training.state import seed_everything
 
+    kind, maker = NETWORKS[arguments.network]
     folder = _run_folder(arguments.run_name)
-    options = _remembered(arguments, folder, LOOP_DEFAULTS | SEGNET_DEFAULTS)
-    seed_everything(options["seed"])
-    task = _segnet_task(options)
-    _begin(folder, options, arguments)
-    settings = Settings(**{name: options[name] for name in LOOP_DEFAULTS})
+    options, settings = _remembered(arguments, folder, kind)
+    seed_everything(settings.seed)  # the initial weights
+    module, _, function = maker.partition(":")
+    task = getattr(importlib.import_module(module), function)(options, settings.seed)
+    _begin(folder, options, settings, arguments)
     outcome = train(task, settings, folder)
     print(
         f"{outcome.reason} at step {outcome.step}; best {task.metric} {outcome.best:.4f}; {folder}"
@@ -94,58 +67,26 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _segnet_task(options: dict[str, Any]) -> Task:
-    from penumbra.models import load_model
-    from penumbra.models.segnet import SegNet
-    from penumbra.training.camvid import load_camvid
-    from penumbra.training.segmentation import SegmentationTask
-
-    if options["data"] is None:
-        raise PenumbraError("--data is missing: give CamVid's folder (with train/, trainannot/ …)")
-    withhold = [name for name in options["withhold"].split(",") if name]
-    train, validation = (
-        load_camvid(Path(options["data"]), split, withhold, options["skip_bad"])
-        for split in ("train", "val")
-    )
-    for line in train.skipped + validation.skipped:
-        print(f"skipped: {line}", file=sys.stderr)
-    if options["skip_bad"]:
-        print(f"skipped {len(train.skipped) + len(validation.skipped)} frames", file=sys.stderr)
-    model = SegNet(train.classes, options["width"], options["dropout"], options["dropout_rate"])
-    if options["init"]:
-        other = load_model(options["init"])
-        try:
-            model.load_state_dict(other.state_dict())
-        except RuntimeError as error:
-            raise PenumbraError(
-                f"--init {options['init']} has another width or other classes: {other.config}"
-            ) from error
-    width, height = _pair(options["crop"], "x", int, "--crop")
-    scales = _pair(options["scales"], ",", float, "--scales")
-    return SegmentationTask(
-        model, train, validation, (height, width), scales, options["balance"], options["seed"]
-    )
-
-
-def _remembered(
-    arguments: argparse.Namespace, folder: Path, defaults: dict[str, Any]
-) -> dict[str, Any]:
+def _remembered(arguments: argparse.Namespace, folder: Path, kind: type) -> tuple[Any, Settings]:
     """Defaults, then what this run (or the one it branches from) was started with, then this."""
-    options = dict(defaults)
     source = folder if (folder / "run.json").is_file() else None
     if source is None and arguments.branch_from:
         source = _run_folder(arguments.branch_from)
         if not (source / "state.pt").is_file():
             raise PenumbraError(f"--branch-from {arguments.branch_from}: no state in {source}")
-    if source is not None:
-        options.update(json.loads((source / "run.json").read_text()))
-    given = {name: value for name, value in vars(arguments).items() if name in defaults}
-    return options | given
+    memory = json.loads((source / "run.json").read_text()) if source else {}
+    if memory.get("network", arguments.network) != arguments.network:
+        raise PenumbraError(f"{source} is a run of {memory['network']}: choose another --run")
+
+    def read(of: type) -> Any:
+        names = {part.name for part in fields(of)}
+        return of(**{k: v for k, v in (memory | vars(arguments)).items() if k in names})
+
+    return read(kind), read(Settings)
 
 
-def _begin(folder: Path, options: dict[str, Any], arguments: argparse.Namespace) -> None:
-    """Make the run's folder; on a branch, take over the other's state; set the end to anneal to."""
-    from penumbra.files import write_atomically
+def _begin(folder: Path, options: Any, settings: Settings, arguments: argparse.Namespace) -> None:
+    """On a branch, take over the other's state; set the end to anneal to; remember it all."""
     from penumbra.training.state import load_state, save_state
 
     state = load_state(folder)
@@ -155,63 +96,24 @@ def _begin(folder: Path, options: dict[str, Any], arguments: argparse.Namespace)
     if arguments.finish:
         if state is None:
             raise PenumbraError(f"nothing to finish: {folder} holds no state; train first")
-        options["steps"] = state["step"] + options["decay_steps"]
-    write_atomically(folder / "run.json", json.dumps(options, indent=2) + "\n")
+        settings.steps = state["step"] + settings.decay_steps
+    memory = {"network": arguments.network} | asdict(options) | asdict(settings)
+    write_atomically(folder / "run.json", json.dumps(memory, indent=2) + "\n")
 
 
 def _run_folder(name: str) -> Path:
-    from penumbra.files import cache_folder
-
     return Path(name) if "/" in name else cache_folder() / "runs" / name
 
 
-def _pair(text: str, separator: str, kind: type, option: str) -> tuple[Any, Any]:
-    try:
-        first, second = (kind(part) for part in text.split(separator))
-    except ValueError:
-        raise PenumbraError(f"{option} {text!r}: write it as A{separator}B") from None
-    return first, second
-
-
-def _add(
-    parser: argparse.ArgumentParser, defaults: dict[str, Any], help_: dict[str, tuple]
-) -> None:
-    """One option per default. What is not given stays out of the namespace (see `_remembered`)."""
-    for name, default in defaults.items():
-        kind, text = help_[name]
-        extra = (
-            {"action": "store_true"} if kind is bool else {"type": kind, "metavar": name.upper()}
+def _add_options(parser: argparse.ArgumentParser, kind: type) -> None:
+    """One option per field. What is not given stays out of the namespace (see `_remembered`)."""
+    hints = typing.get_type_hints(kind)
+    for part in fields(kind):
+        shown = "" if part.default in (None, "", False) else f" (default {part.default})"
+        of = next(t for t in (*typing.get_args(hints[part.name]), hints[part.name]) if t)
+        parser.add_argument(
+            "--" + part.name.replace("_", "-"),
+            default=argparse.SUPPRESS,
+            help=part.metadata["help"] + shown,
+            **({"action": "store_true"} if of is bool else {"type": of, "metavar": "X"}),
         )
-        shown = "" if default in (None, "", False) else f" (default {default})"
-        option = "--" + name.replace("_", "-")
-        parser.add_argument(option, default=argparse.SUPPRESS, help=text + shown, **extra)
-
-
-_LOOP_HELP: dict[str, tuple[type, str]] = {
-    "optimizer": (str, "adamw or sgd"),
-    "rate": (float, "learning rate"),
-    "weight_decay": (float, "on convolution weights only"),
-    "batch": (int, "images per step, over all GPUs"),
-    "warmup": (int, "steps of linear warm-up"),
-    "steps": (int, "end after so many steps; without it, train until stopped"),
-    "decay_steps": (int, "the last steps, in which the rate falls to zero"),
-    "average": (float, "decay of the running average of the weights that is judged and kept"),
-    "patience": (int, "stop after so many validations without a new best"),
-    "validate_every": (int, "steps between validations"),
-    "save_every": (int, "steps between saved states"),
-    "seed": (int, "of weights, order, augmentation and dropout"),
-    "threads": (int, "CPU threads"),
-    "workers": (int, "processes that prepare the data; 0 does it in line"),
-}
-_SEGNET_HELP: dict[str, tuple[type, str]] = {
-    "data": (str, "CamVid's folder"),
-    "width": (float, "factor on all channel counts"),
-    "dropout": (str, "encdec, class, none, or places such as encoder3,decoder3"),
-    "dropout_rate": (float, "share of activations dropped"),
-    "withhold": (str, "classes to leave out, e.g. pedestrian,bicyclist"),
-    "crop": (str, "WIDTHxHEIGHT of the training crops, multiples of 32"),
-    "scales": (str, "range of the random scale"),
-    "balance": (float, "1: median-frequency balancing; 0: none; between: its power"),
-    "skip_bad": (bool, "leave unreadable frames out and count them"),
-    "init": (str, "weights to start from (a model's folder or file)"),
-}

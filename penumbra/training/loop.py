@@ -29,6 +29,7 @@ from penumbra.training.distributed import Workers
 from penumbra.training.ema import Average
 from penumbra.training.log import Log
 from penumbra.training.schedule import rate_factor
+from penumbra.training.settings import Settings
 
 
 class Task(Protocol):
@@ -45,27 +46,6 @@ class Task(Protocol):
 
     def validate(self, model: nn.Module) -> dict[str, float]:
         """Figures on held-out data, the model being in evaluation mode."""
-
-
-@dataclass
-class Settings:
-    """How a task is trained. `steps` None runs until it is stopped, at the full learning rate."""
-
-    optimizer: str = "adamw"
-    rate: float = 1e-3
-    weight_decay: float = 0.01
-    batch: int = 8
-    warmup: int = 200
-    steps: int | None = None
-    decay_steps: int = 1000
-    average: float = 0.999
-    patience: int | None = None
-    validate_every: int = 1000
-    save_every: int = 200
-    log_every: int = 50
-    seed: int = 0
-    threads: int | None = None
-    workers: int = 0
 
 
 @dataclass
@@ -229,7 +209,7 @@ class _Run:
 
 
 class _Order:
-    """The keys `(epoch, index)` of every batch from `step` on; each epoch has its own permutation."""
+    """The keys `(epoch, index)` of every batch from `step` on; every epoch in another order."""
 
     def __init__(self, length: int, settings: Settings, workers: Workers, step: int) -> None:
         self.length, self.seed, self.step = length, settings.seed, step

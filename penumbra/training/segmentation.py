@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from penumbra.models.segnet import Probabilities, normalise
+from penumbra.errors import PenumbraError
+from penumbra.models import load_model
+from penumbra.models.segnet import Probabilities, SegNet, normalise
 from penumbra.training.augmentation import random_view
-from penumbra.training.camvid import LabelledImages
+from penumbra.training.camvid import LabelledImages, load_camvid
 from penumbra.training.losses import frequency_weights
 from penumbra.training.metrics import IGNORE, Confusion
+from penumbra.training.settings import SegNetOptions
 
 # From uint8 RGB images (N x H x W x 3) to class scores or probabilities (N x classes x H x W).
 Predictor = Callable[[Tensor], Tensor]
@@ -74,6 +80,44 @@ class SegmentationTask:
 
     def validate(self, model: nn.Module) -> dict[str, float]:
         return confusion_of(deterministic(model), self.validation).summary()
+
+
+def segnet_task(options: SegNetOptions, seed: int) -> SegmentationTask:
+    """SegNet on CamVid, as the command line asks for it."""
+    if options.data is None:
+        raise PenumbraError("--data is missing: give CamVid's folder (with train/, trainannot/ …)")
+    width, height = _pair(options.crop, "x", int, "--crop")
+    scales = _pair(options.scales, ",", float, "--scales")
+    withhold = [name for name in options.withhold.split(",") if name]
+    train, validation = (
+        load_camvid(Path(options.data), split, withhold, options.skip_bad)
+        for split in ("train", "val")
+    )
+    skipped = train.skipped + validation.skipped
+    for line in skipped:
+        print(f"skipped: {line}", file=sys.stderr)
+    if options.skip_bad:
+        print(f"skipped {len(skipped)} of {len(train) + len(validation) + len(skipped)} frames")
+    model = SegNet(train.classes, options.width, options.dropout, options.dropout_rate)
+    if options.init:
+        other = load_model(options.init)
+        try:
+            model.load_state_dict(other.state_dict())
+        except RuntimeError as error:
+            raise PenumbraError(
+                f"--init {options.init} has another width or other classes: {other.config}"
+            ) from error
+    return SegmentationTask(
+        model, train, validation, (height, width), scales, options.balance, seed
+    )
+
+
+def _pair(text: str, separator: str, kind: type, name: str) -> tuple[Any, Any]:
+    try:
+        first, second = (kind(part) for part in text.split(separator))
+    except ValueError:
+        raise PenumbraError(f"{name} {text!r}: write it as A{separator}B") from None
+    return first, second
 
 
 def normalised_for(model: nn.Module, images: Tensor) -> Tensor:
