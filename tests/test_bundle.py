@@ -1,0 +1,245 @@
+"""A bundle is read whole and unchanged, or refused in one line that says why."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from penumbra.bundle import (
+    SCHEMA_VERSION,
+    ClassSpec,
+    DepthSpec,
+    InputSpec,
+    OutputSpec,
+    Thresholds,
+    load_bundle,
+    write_bundle,
+)
+from penumbra.errors import PenumbraError
+
+FILES = {"model.onnx": b"a graph " * 40, "weights.safetensors": b"some weights " * 40}
+MANIFEST = {
+    "name": "street",
+    "task": "segmentation",
+    "variant": {
+        "architecture": "segnet",
+        "dropout": "encdec",
+        "rate": 0.5,
+        "width": 0.25,
+        "relu": "moment",
+        "variance": "diagonal",
+    },
+    "precision": "fp32",
+    "input": {"name": "image", "height": 360, "width": None, "channel_order": "bgr"},
+    "outputs": [
+        {
+            "name": "labels",
+            "dtype": "uint8",
+            "shape": [360, None],
+            "meaning": "the most probable class",
+            "unit": "class number",
+            "optional": False,
+        }
+    ],
+    "classes": [
+        {"name": "road", "colour": [128, 64, 128]},
+        {"name": "sky", "colour": [128, 128, 128]},
+    ],
+    "depth": None,
+    "calibration": None,
+    "thresholds": {"pixel": 0.1, "frame": 0.02, "false_alarm_rate": 0.01, "frames": 101},
+    "tolerances": None,
+    "provenance": {
+        "command": "penumbra export …",
+        "version": "0.1.0",
+        "seed": 0,
+        "data": "CamVid",
+        "created": "2026-01-01T00:00:00+00:00",
+        "torch": "2.13.0",
+    },
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_bundle(tmp_path / "street", MANIFEST, FILES).path
+
+
+def edit(folder, change):
+    """Change the manifest of a bundle as a person with an editor could."""
+    file = folder / "manifest.yaml"
+    manifest = yaml.safe_load(file.read_text())
+    change(manifest)
+    file.write_text(yaml.safe_dump(manifest))
+
+
+def refusal(folder) -> str:
+    with pytest.raises(PenumbraError) as caught:
+        load_bundle(folder)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_what_is_written_is_read(folder):
+    bundle = load_bundle(str(folder))
+    assert (bundle.name, bundle.task, bundle.precision) == ("street", "segmentation", "fp32")
+    assert bundle.input == InputSpec("image", 360, None, "bgr")
+    assert bundle.outputs == [
+        OutputSpec("labels", "uint8", (360, None), "the most probable class", "class number", False)
+    ]
+    assert bundle.classes == [
+        ClassSpec("road", (128, 64, 128)),
+        ClassSpec("sky", (128, 128, 128)),
+    ]
+    assert bundle.depth is None
+    assert bundle.thresholds == Thresholds(0.1, 0.02, 0.01, 101)
+    assert bundle.model_file.read_bytes() == FILES["model.onnx"]
+    assert bundle.weights_file.read_bytes() == FILES["weights.safetensors"]
+    assert bundle.sha256 == hashlib.sha256(FILES["model.onnx"]).hexdigest()
+    assert bundle.manifest["schema"] == SCHEMA_VERSION
+    assert {k: v for k, v in bundle.manifest.items() if k not in ("schema", "files")} == MANIFEST
+
+
+def test_depth_has_a_camera_and_no_classes(tmp_path):
+    camera = {"baseline_m": 0.54, "focal_per_width": 0.58, "max_depth_m": 80.0}
+    depth = {**MANIFEST, "task": "depth", "classes": [], "depth": camera, "thresholds": None}
+    bundle = write_bundle(tmp_path / "depth", depth, FILES)
+    assert bundle.depth == DepthSpec(0.54, 0.58, 80.0)
+    assert bundle.classes == []
+    assert bundle.thresholds is None
+    for wrong in ({**depth, "depth": None}, {**depth, "classes": MANIFEST["classes"]}):
+        with pytest.raises(PenumbraError, match="manifest of .* is not valid"):
+            write_bundle(tmp_path / "wrong", wrong, FILES)
+
+
+def test_no_bundle(tmp_path):
+    assert "no bundle at" in refusal(tmp_path)
+    assert "no bundle at" in refusal(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    assert "no bundle at" in refusal(tmp_path / "file")
+
+
+@pytest.mark.parametrize("content", [b"{: [", b"\xff\xfe\x00", b"a: b: c", b"\x00\x01"])
+def test_manifest_that_is_no_yaml(folder, content):
+    (folder / "manifest.yaml").write_bytes(content)
+    assert "is not YAML" in refusal(folder)
+
+
+@pytest.mark.parametrize("content", ["", "- a\n- list\n", "just words"])
+def test_manifest_that_says_nothing(folder, content):
+    (folder / "manifest.yaml").write_text(content)
+    assert "is not a manifest" in refusal(folder)
+
+
+def test_manifest_cut_off(folder):
+    """Wherever the cut is: what is left is never taken for a whole bundle."""
+    text = (folder / "manifest.yaml").read_text()
+    for length in range(0, len(text) - 1, 7):
+        (folder / "manifest.yaml").write_text(text[:length])
+        refusal(folder)
+
+
+def test_manifest_runs_no_code(folder):
+    (folder / "manifest.yaml").write_text("!!python/object/apply:os.getcwd []")
+    assert "is not YAML" in refusal(folder)
+
+
+def test_newer_version_is_named(folder):
+    def change(manifest):
+        manifest["schema"] = SCHEMA_VERSION + 1
+        manifest["something"] = "that this version has never heard of"
+
+    edit(folder, change)
+    message = refusal(folder)
+    assert f"schema version {SCHEMA_VERSION + 1}" in message
+    assert "update Penumbra" in message
+
+
+@pytest.mark.parametrize(
+    "change, key",
+    [
+        (lambda m: m.update(schema="1"), "schema"),
+        (lambda m: m.update(schema=0), "schema"),
+        (lambda m: m.update(task="poetry"), "task"),
+        (lambda m: m.update(precision="int8"), "precision"),
+        (lambda m: m.update(surprise=1), "the whole"),
+        (lambda m: m.pop("classes"), "the whole"),
+        (lambda m: m["input"].update(height=0), "input.height"),
+        (lambda m: m["input"].update(width="wide"), "input.width"),
+        (lambda m: m["input"].update(channel_order="gbr"), "input.channel_order"),
+        (lambda m: m["outputs"].clear(), "outputs"),
+        (lambda m: m["outputs"][0].update(dtype="float64"), "outputs.0.dtype"),
+        (lambda m: m["classes"][1].update(colour=[0, 0, 256]), "classes.1.colour.2"),
+        (lambda m: m["classes"][1].update(colour=[0, 0]), "classes.1.colour"),
+        (lambda m: m["thresholds"].pop("frame"), "thresholds"),
+        (lambda m: m["files"].pop("model.onnx"), "files"),
+        (lambda m: m["files"].update({"../outside": "0" * 64}), "files"),
+        (lambda m: m["files"].update({"model.onnx": "short"}), "files.model.onnx"),
+    ],
+)
+def test_wrong_manifest_is_named_by_its_key(folder, change, key):
+    edit(folder, change)
+    message = refusal(folder)
+    assert f"is not valid at {key}:" in message
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_file_missing_cut_off_or_changed(folder, name):
+    whole = FILES[name]
+    (folder / name).unlink()
+    assert f"{name} is missing" in refusal(folder)
+    for content in (b"", whole[:-1], whole + b" ", b"A" + whole[1:]):
+        (folder / name).write_bytes(content)
+        message = refusal(folder)
+        assert name in message
+        assert "is not the file that was exported" in message
+    (folder / name).write_bytes(whole)
+    load_bundle(folder)
+
+
+def test_replaced_from_its_own_files(folder):
+    """As calibration does: same graph, new manifest."""
+    before = load_bundle(folder)
+    files = {"model.onnx": before.model_file, "weights.safetensors": before.weights_file}
+    write_bundle(folder, {**MANIFEST, "name": "measured"}, files)
+    after = load_bundle(folder)
+    assert (after.name, after.sha256) == ("measured", before.sha256)
+    assert [path.name for path in folder.parent.iterdir()] == ["street"]
+
+
+def test_nothing_is_left_of_a_write_that_failed(folder):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(PenumbraError, match="is not valid at task"):
+        write_bundle(folder, {**MANIFEST, "task": "poetry"}, FILES)
+    with pytest.raises(PenumbraError, match="cannot write the bundle"):
+        write_bundle(folder, MANIFEST, {**FILES, "model.onnx": folder / "nowhere.onnx"})
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir()] == ["street"]
+
+
+def test_other_peoples_folders_stay(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "dog.jpg").write_bytes(b"woof")
+    (tmp_path / "file").write_bytes(b"text")
+    for place in ("photos", "file"):
+        with pytest.raises(PenumbraError, match="is no bundle"):
+            write_bundle(tmp_path / place, MANIFEST, FILES)
+    assert (tmp_path / "photos" / "dog.jpg").read_bytes() == b"woof"
+    (tmp_path / "empty").mkdir()
+    write_bundle(tmp_path / "empty", MANIFEST, FILES)
+    load_bundle(tmp_path / "empty")
+
+
+def test_loading_needs_neither_torch_nor_onnx(folder):
+    code = (
+        "import sys; from penumbra.bundle import load_bundle; load_bundle(sys.argv[1]);"
+        "print({'torch', 'onnx', 'onnxruntime'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
