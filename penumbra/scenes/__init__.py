@@ -1,0 +1,32 @@
+"""A street that is drawn, not photographed: pictures with exact labels, depth and a right eye.
+
+    scene = street(seed=3)                      # a world, its traffic, a light, all from the seed
+    view = render(scene, Camera())              # image (BGR), labels, depth, anomaly
+    left, right = stereo(scene, Camera.kitti()) # the same world from both eyes
+    for frame in drive(3, frames=100, fps=10, anomaly_at=5.0): ...
+
+numpy and OpenCV only. The same seed gives the same bytes.
+"""
+
+from penumbra.scenes.anomalies import KINDS as ANOMALIES
+from penumbra.scenes.camera import CLASSES, VOID, Camera, Pose, View
+from penumbra.scenes.driving import Frame, drive, journey
+from penumbra.scenes.layout import street
+from penumbra.scenes.picture import render, stereo
+from penumbra.scenes.scene import Scene
+
+__all__ = [
+    "ANOMALIES",
+    "CLASSES",
+    "VOID",
+    "Camera",
+    "Frame",
+    "Pose",
+    "Scene",
+    "View",
+    "drive",
+    "journey",
+    "render",
+    "stereo",
+    "street",
+]
