@@ -121,15 +121,15 @@ def _pair(text: str, separator: str, kind: type, name: str) -> tuple[Any, Any]:
 
 
 def normalised_for(model: nn.Module, images: Tensor) -> Tensor:
-    """`images` with the pixel statistics that `model` was built for, in its fast memory layout."""
-    x = normalise(images, model.config["mean"], model.config["std"])
+    """`images` on the model's device, with its pixel statistics, in the fast memory layout."""
+    device = next(model.parameters()).device
+    x = normalise(images.to(device), model.config["mean"], model.config["std"])
     return x.contiguous(memory_format=torch.channels_last)
 
 
 def deterministic(model: nn.Module) -> Predictor:
     """The plain forward pass with dropout off."""
-    device = next(model.parameters()).device
-    return lambda images: model(normalised_for(model, images.to(device)))
+    return lambda images: model(normalised_for(model, images))
 
 
 def predictor(model: nn.Module, method: str, samples: int, seed: int) -> Predictor:

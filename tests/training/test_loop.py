@@ -18,7 +18,8 @@ from torch.utils.data import Dataset
 
 from penumbra.cli.main import main
 from penumbra.errors import PenumbraError
-from penumbra.models import load_model
+from penumbra.models import load_model, save_model
+from penumbra.models.segnet import SegNet
 from penumbra.training.loop import train
 from penumbra.training.settings import Settings
 from penumbra.training.state import load_state
@@ -340,3 +341,24 @@ def test_evaluate_prints_the_figures(blocks, tmp_path, capsys):
     assert 0 <= result["mean_iou"] <= result["class_average"] <= 1
     assert main(words) == 0
     assert "mean iou" in capsys.readouterr().out
+
+
+def test_evaluate_by_sampling_and_by_propagation(blocks, tmp_path, capsys):
+    """With next to no dropout the three predictions are one; with some, each still answers."""
+    run = tmp_path / "run"
+    assert main(begin(run, blocks, "--steps", "3")) == 0
+    model = load_model(run / "best")
+    for name, rate in (("faint", 1e-9), ("strong", 0.5)):
+        other = SegNet(**(model.config | {"dropout": "class", "rate": rate}))
+        other.load_state_dict(model.state_dict())
+        save_model(other, tmp_path / name)
+        results = []
+        for method in ("deterministic", "monte-carlo", "propagated"):
+            words = ["evaluate", "segnet", str(tmp_path / name), "--data", str(blocks), "--json"]
+            capsys.readouterr()
+            assert main([*words, "--method", method, "--samples", "3"]) == 0
+            result = json.loads(capsys.readouterr().out)
+            assert result["method"] == method and result.get("samples") in (None, 3)
+            results.append(result["classes"])
+        if name == "faint":
+            assert results[0] == results[1] == results[2]
