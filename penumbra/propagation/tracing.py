@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import inspect
 import operator
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from torch.overrides import get_testing_overrides
 from penumbra.propagation.errors import PropagationError, UntraceableModelError
 from penumbra.propagation.registry import Registry, Target, describe
 
+_TORCH = str(Path(torch.__file__).parent)
 _IN_PLACE_OPERATORS = {
     getattr(operator, name)
     for name in ("iadd", "isub", "imul", "itruediv", "ipow", "ifloordiv", "imatmul", "setitem")
@@ -274,12 +277,9 @@ def _argument(node: fx.Node, name: str) -> Any:
 
 def _source_line(node: fx.Node) -> str:
     """The line of the user's code that made a node, as far as the tracer saw it."""
-    lines = [line for line in (node.stack_trace or "").splitlines() if line.lstrip()[:4] == "File"]
-    if not lines:
-        return ""
-    file = lines[-1].split('"')[1]
-    number = lines[-1].split("line ")[-1].split(",")[0]
-    return f" ({file}:{number})"
+    frames = re.findall(r'File "(.+)", line (\d+)', node.stack_trace or "")
+    own = [(file, line) for file, line in frames if not file.startswith(_TORCH)]
+    return " ({}:{})".format(*own[-1]) if own else ""
 
 
 def _first_line(error: Exception) -> str:

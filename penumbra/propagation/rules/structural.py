@@ -313,7 +313,8 @@ def _register_moves() -> None:
         "roll", "narrow", "select", "index_select", "gather", "tile", "chunk", "split", "unbind",
         "tensor_split", "t", "broadcast_to", "repeat_interleave", "swapdims", "moveaxis",
     ):  # fmt: skip
-        _moving_rule(getattr(torch, name), name)
+        _moving_rule(getattr(torch, name))
+        _moving_rule(getattr(Tensor, name), name)  # x.permute(0, 2, 1) is no torch.permute call
     for name in ("expand", "repeat"):
         _moving_rule(getattr(Tensor, name), name)
     for function in (F.pixel_shuffle, F.pixel_unshuffle, F.channel_shuffle):
