@@ -34,17 +34,23 @@ class Actor:
     until: float = math.inf
     appears: float = -math.inf
 
+    def place(self, time: float) -> tuple[float, float]:
+        moved = self._moved(time)
+        return self.start[0] + self.velocity[0] * moved, self.start[1] + self.velocity[1] * moved
+
+    def _moved(self, time: float) -> float:
+        """Seconds of movement up to `time`."""
+        return min(max(time, self.since), self.until) - self.since
+
     def at(self, time: float) -> Mesh | None:
         if time < self.appears:
             return None
-        moved = min(max(time, self.since), self.until) - self.since
-        x, z = (s + v * moved for s, v in zip(self.start, self.velocity, strict=True))
         body = self.body
         if isinstance(body, Person):
-            gone = math.hypot(*self.velocity) * moved
+            gone = math.hypot(*self.velocity) * self._moved(time)
             # where it starts decides with which foot: no two walk in step
             body = body.at(2 * math.pi * gone / STRIDE + 7 * self.start[1])
-        return body.moved(x, z, self.heading, self.y)
+        return body.moved(*self.place(time), self.heading, self.y)
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,10 @@ class Scene:
 
     @cached_property
     def moving(self) -> Mesh:
-        bodies = (actor.at(self.time) for actor in self.actors)
+        """Actors, without those far behind."""
+        back = self.pose.z - 25
+        near = (actor for actor in self.actors if actor.place(self.time)[1] > back)
+        bodies = (actor.at(self.time) for actor in near)
         return Mesh.join(body for body in bodies if body is not None)
 
     @cached_property

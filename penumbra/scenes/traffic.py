@@ -21,9 +21,7 @@ def populate(plan: Plan) -> None:
                 if rng.random() < 0.55 * plan.busy**0.5 and plan.free(side, z, 7):
                     body = car(rng, "lorry" if rng.random() < 0.02 else None)
                     turn = heading + float(rng.normal(0, 0.02))
-                    plan.actors.append(
-                        Actor(body, (x + float(rng.normal(0, 0.07)), z), heading=turn)
-                    )
+                    plan.parts.append(body.moved(x + float(rng.normal(0, 0.07)), z, turn))
                     z += 2.5
                 z += 4.2
         else:
