@@ -73,8 +73,12 @@ class _Run:
         self.optimizer = _optimizer(self.model, settings)
         self.scaler = torch.amp.GradScaler(enabled=workers.device.type == "cuda")
         self.parallel = workers.wrap(self.model)
-        self.step, self.best, self.best_step = 0, float("-inf"), 0
+        self.step, self.seen, self.best, self.best_step = 0, 0, float("-inf"), 0
         self.interrupted = False
+        if settings.batch % workers.count:
+            raise PenumbraError(
+                f"--batch {settings.batch} does not divide among {workers.count} processes"
+            )
         saved = states.load_state(folder)
         if saved is not None:
             self._restore(saved)
@@ -90,28 +94,38 @@ class _Run:
                     break
                 recent.append(self._train_on(batch))
                 bar.update()
+                saving = self._due(settings.save_every)
+                if recent and (saving or self.step % settings.log_every == 0):
+                    loss = self._finite(torch.stack(recent).mean())
                 if self.step % settings.log_every == 0 and log:
-                    loss = float(torch.stack(recent).mean())
-                    if not np.isfinite(loss):
-                        raise PenumbraError(
-                            f"the loss is {loss} at step {self.step}: lower the learning rate and "
-                            f"go on from {self.folder / states.FILE}"
-                        )
                     speed = (self.step - counted) * settings.batch / (time.monotonic() - began)
                     log.write(self.step, loss=loss, rate=self._rate(), images_per_second=speed)
                     bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
                     recent.clear()
                     began, counted = time.monotonic(), self.step
-                if self.step % settings.validate_every == 0 or self.step == last:
+                if self._due(settings.validate_every):
                     self._validate(log, bar)
                     began, counted = time.monotonic(), self.step
                 stopping = self.workers.any(self.interrupted)
-                if self.step % settings.save_every == 0 or self.step == last or stopping:
+                if saving or stopping or self._stuck():
                     self._save()
                 if stopping:
                     return Outcome(self.step, "interrupted", self.best)
         reason = "no progress" if self._stuck() else "finished"
         return Outcome(self.step, reason, self.best)
+
+    def _due(self, every: int) -> bool:
+        """Whether something that is done `every` so many steps, and at the end, is due."""
+        return self.step % every == 0 or self.step == self.settings.steps
+
+    def _finite(self, loss: Tensor) -> float:
+        """The loss as a number; a run gone astray must not overwrite its last good state."""
+        if not torch.isfinite(loss):
+            raise PenumbraError(
+                f"the loss is {float(loss)} at step {self.step}: lower the learning rate and go on "
+                f"from {self.folder / states.FILE}"
+            )
+        return float(loss)
 
     def _train_on(self, batch: Any) -> Tensor:
         states.seed_everything(self.settings.seed, self.step, self.workers.rank)
@@ -128,6 +142,7 @@ class _Run:
         self.scaler.update()
         self.average.update(self.model, self.step)
         self.step += 1
+        self.seen += self.settings.batch
         return loss.detach()
 
     def _rate(self) -> float:
@@ -137,7 +152,7 @@ class _Run:
     def _batches(self) -> Iterator[Any]:
         """Batches from the current step on, without end."""
         data = self.task.data()
-        order = _Order(len(data), self.settings, self.workers, self.step)
+        order = _Order(len(data), self.settings, self.workers, self.seen)
         return iter(
             DataLoader(
                 data,
@@ -174,6 +189,7 @@ class _Run:
                 self.folder,
                 {
                     "step": self.step,
+                    "seen": self.seen,
                     "best": self.best,
                     "best_step": self.best_step,
                     "model": self.model.state_dict(),
@@ -184,11 +200,16 @@ class _Run:
             )
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        self.step, self.best, self.best_step = saved["step"], saved["best"], saved["best_step"]
+        self.step, self.seen = saved["step"], saved["seen"]
+        self.best, self.best_step = saved["best"], saved["best_step"]
+        # The optimizer's moments come from the state, its settings from this call.
+        mine, theirs = self.optimizer.state_dict()["param_groups"], saved["optimizer"]
         try:
+            if mine[0].keys() != theirs["param_groups"][0].keys():
+                raise ValueError("another optimizer")
             self.model.load_state_dict(saved["model"])
             self.average.model.load_state_dict(saved["average"])
-            self.optimizer.load_state_dict(saved["optimizer"])
+            self.optimizer.load_state_dict(theirs | {"param_groups": mine})
         except (RuntimeError, ValueError) as error:
             raise PenumbraError(
                 f"{self.folder / states.FILE} belongs to another network or optimizer than the one "
@@ -209,15 +230,15 @@ class _Run:
 
 
 class _Order:
-    """The keys `(epoch, index)` of every batch from `step` on; every epoch in another order."""
+    """The keys `(epoch, index)` of all batches behind the first `seen` items, epochs shuffled."""
 
-    def __init__(self, length: int, settings: Settings, workers: Workers, step: int) -> None:
-        self.length, self.seed, self.step = length, settings.seed, step
+    def __init__(self, length: int, settings: Settings, workers: Workers, seen: int) -> None:
+        self.length, self.seed, self.seen = length, settings.seed, seen
         self.batch, self.workers = settings.batch, workers
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         epoch, order = -1, np.empty(0, int)
-        position = self.step * self.batch
+        position = self.seen
         while True:
             keys = []
             for place in range(position, position + self.batch):

@@ -271,6 +271,34 @@ def test_it_learns_and_its_annealed_average_is_the_solution(
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_settings_may_change_on_the_way_and_the_data_go_on_where_they_were(
+    tmp_path, linear_is_known
+):
+    common = {"optimizer": "sgd", "rate": 0.1, "warmup": 0, "decay_steps": 0}
+    train(LineTask(), Settings(batch=4, steps=3, weight_decay=0.0, **common), tmp_path)
+    before = load_state(tmp_path)
+    task, seen = LineTask(), []
+    task.loss = lambda model, batch: (seen.append(batch[0]), 0 * model(batch[0]).sum())[1]
+    train(task, Settings(batch=2, steps=4, weight_decay=0.5, **common), tmp_path)
+    after = load_state(tmp_path)
+    assert (before["seen"], after["seen"]) == (12, 14)
+    keys = [(1, int(i)) for i in np.random.default_rng((0, 1)).permutation(12)[:2]]
+    np.testing.assert_array_equal(seen[0].numpy(), np.stack([Line()[key][0] for key in keys]))
+    # The only gradient is that of the new decay, the momentum is the old one (Nesterov's form):
+    # v ← 0.9 v + g, w ← w - rate (g + 0.9 v), with g = 0.5 w.
+    weight = before["model"]["linear.weight"]
+    velocity = before["optimizer"]["state"][0]["momentum_buffer"]
+    gradient = 0.5 * weight
+    expected = weight - 0.1 * (gradient + 0.9 * (0.9 * velocity + gradient))
+    torch.testing.assert_close(after["model"]["linear.weight"], expected)
+
+
+def test_another_optimizer_cannot_take_over(tmp_path, linear_is_known):
+    train(LineTask(), Settings(steps=1), tmp_path)
+    with pytest.raises(PenumbraError, match="another network or optimizer"):
+        train(LineTask(), Settings(steps=2, optimizer="sgd"), tmp_path)
+
+
 def test_an_unknown_optimizer_is_named(tmp_path):
     with pytest.raises(PenumbraError, match="'lion': adamw or sgd"):
         train(LineTask(), Settings(optimizer="lion"), tmp_path)
@@ -281,12 +309,12 @@ def test_every_epoch_sees_every_item_once_with_any_number_of_workers(tmp_path, w
     from penumbra.training.distributed import Workers
     from penumbra.training.loop import _Order
 
-    order = iter(_Order(12, Settings(batch=5), Workers(), step=0))
+    order = iter(_Order(12, Settings(batch=5), Workers(), seen=0))
     keys = [key for _ in range(12) for key in next(order)]
     for epoch in range(5):
         part = keys[epoch * 12 : (epoch + 1) * 12]
         assert {e for e, _ in part} == {epoch} and sorted(i for _, i in part) == list(range(12))
-    later = iter(_Order(12, Settings(batch=5), Workers(), step=7))
+    later = iter(_Order(12, Settings(batch=5), Workers(), seen=35))
     assert next(later) == keys[35:40]
     task, settings = LineTask(), Settings(batch=5, steps=6, workers=workers, validate_every=100)
     seen = []
