@@ -19,7 +19,7 @@ from tqdm import tqdm
 from penumbra.propagation.errors import PropagationError
 from penumbra.propagation.moments import Moments
 from penumbra.propagation.propagate import (
-    Arguments,
+    arguments_of,
     as_the_model_returns,
     attribute,
     call_plainly,
@@ -75,7 +75,7 @@ def monte_carlo(
     if at_once is not None and at_once < 1:
         raise PropagationError(f"at_once must be at least 1, not {at_once}")
     with torch.no_grad():
-        sampler = _Sampler(model, Arguments(inputs, named_inputs))
+        sampler = _Sampler(model, inputs, named_inputs)
         at_once = at_once or min(samples, sampler.fitting_at_once())
         moments: dict[fx.Node, list[_Accumulator]] = {}
         bar = tqdm(total=samples, unit="sample", disable=not progress, desc="Monte Carlo")
@@ -96,18 +96,13 @@ def monte_carlo(
 class _Sampler:
     """The model's graph in two parts: before any noise, computed once; and after it."""
 
-    def __init__(self, model: nn.Module, arguments: Arguments) -> None:
+    def __init__(self, model: nn.Module, inputs: tuple, named: Mapping[str, Any]) -> None:
         self.model = trace(model, diagonal)
         refuse_batch_statistics(self.model)
         self._spent = last_readers(self.model.graph)
         self._nodes = list(self.model.graph.nodes)
         self._result = self._nodes[-1]
-        self._inputs: dict[fx.Node, Any] = {}
-        for node in self._nodes:
-            if node.op == "placeholder":
-                with naming_the_place(node, self.model):
-                    self._inputs[node] = arguments.take(node)
-        arguments.refuse_unread()
+        self._inputs = arguments_of(self.model, inputs, named)
         self._random = self._reached_by_noise()
         self._noisy_outputs = [n for n in self._result.all_input_nodes if n in self._random]
         if not self._noisy_outputs:

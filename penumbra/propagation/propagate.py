@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.compiler import is_exporting as exporting
+from torch.fx.traceback import annotate
 from torch.utils import _pytree as pytree
 
 from penumbra.propagation import rules  # noqa: F401  (registers the rules)
@@ -55,22 +57,19 @@ class Propagated(nn.Module):
 
     def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
         refuse_batch_statistics(self.model)
-        arguments = Arguments(inputs, named_inputs)
+        values = arguments_of(self.model, inputs, named_inputs)
         spent = last_readers(self.model.graph)
-        values: dict[fx.Node, Any] = {}
         for node in self.model.graph.nodes:
-            with naming_the_place(node, self.model):
-                values[node] = self._value(node, values, arguments)
+            if node.op != "placeholder":
+                with naming_the_place(node, self.model):
+                    values[node] = self._value(node, values)
             if node.op == "output":
-                arguments.refuse_unread()
                 return _as_moments(values[node])
             for value in spent.get(node, ()):
                 del values[value]
         raise PropagationError("the model's graph has no output")
 
-    def _value(self, node: fx.Node, values: Mapping[fx.Node, Any], arguments: Arguments) -> Any:
-        if node.op == "placeholder":
-            return arguments.take(node)
+    def _value(self, node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
         if node.op == "get_attr":
             return attribute(self.model, node.target)
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
@@ -81,7 +80,8 @@ class Propagated(nn.Module):
     def _call(self, node: fx.Node, args: tuple, kwargs: dict) -> Any:
         target = target_of(node, self.model)
         uncertain = any(isinstance(leaf, Moments) for leaf in leaves((args, kwargs)))
-        if not uncertain and not is_noise(node, self.model, self.registry):
+        exact = not uncertain and not is_noise(node, self.model, self.registry)
+        if exact or _is_named_tuple(target):
             return call_plainly(node, self.model, args, kwargs)
         rule = self.registry.find(target, self.options)
         if rule is None:
@@ -107,33 +107,38 @@ class Propagated(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
 
 
-class Arguments:
-    """Hands the caller's arguments to the graph's placeholders, in order or by name."""
+def arguments_of(
+    module: fx.GraphModule, positional: tuple, named: Mapping[str, Any]
+) -> dict[fx.Node, Any]:
+    """The caller's arguments by placeholder: exact tensors, or Moments that were checked."""
+    positional, named = list(positional), dict(named)
+    values: dict[fx.Node, Any] = {}
+    for node in module.graph.nodes:
+        if node.op != "placeholder":
+            break
+        with naming_the_place(node, module):
+            value = _argument(node, positional, named)
+            values[node] = pytree.tree_map(_checked, value, is_leaf=is_moments)
+    if positional or named:
+        extra = [f"'{name}'" for name in named] or [f"{len(positional)} more"]
+        raise PropagationError(f"the model has no input for {', '.join(extra)}")
+    return values
 
-    def __init__(self, positional: tuple, named: Mapping[str, Any]) -> None:
-        self._positional = list(positional)
-        self._named = dict(named)
 
-    def take(self, node: fx.Node) -> Any:
-        """The value of a placeholder: an exact tensor, or Moments that were checked."""
-        if node.target.startswith("**"):
-            value, self._named = self._named, {}
-        elif node.target.startswith("*"):
-            value, self._positional = tuple(self._positional), []
-        elif self._positional:
-            value = self._positional.pop(0)
-        elif node.target in self._named:
-            value = self._named.pop(node.target)
-        elif node.args:
-            value = node.args[0]  # the default of the model's forward
-        else:
-            raise PropagationError("it was not given")
-        return pytree.tree_map(_checked, value, is_leaf=is_moments)
-
-    def refuse_unread(self) -> None:
-        if self._positional or self._named:
-            extra = [f"'{name}'" for name in self._named] or [f"{len(self._positional)} more"]
-            raise PropagationError(f"the model has no input for {', '.join(extra)}")
+def _argument(node: fx.Node, positional: list[Any], named: dict[str, Any]) -> Any:
+    """Takes what belongs to a placeholder out of the arguments."""
+    if node.target.startswith("*"):
+        rest = named if node.target.startswith("**") else positional
+        value = dict(rest) if rest is named else tuple(rest)
+        rest.clear()
+        return value
+    if positional:
+        return positional.pop(0)
+    if node.target in named:
+        return named.pop(node.target)
+    if node.args:
+        return node.args[0]  # the default of the model's forward
+    raise PropagationError("it was not given")
 
 
 def _checked(value: Any) -> Any:
@@ -167,11 +172,19 @@ def _as_rules_name_them(args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, 
     return args, named
 
 
+def _is_named_tuple(target: Any) -> bool:
+    return isinstance(target, type) and issubclass(target, tuple)
+
+
 @contextmanager
 def naming_the_place(node: fx.Node, module: fx.GraphModule) -> Iterator[None]:
-    """Whatever goes wrong at a node is told with its place in front."""
+    """Whatever goes wrong at a node is told with its place in front.
+
+    What is exported there carries its place, too, for whoever has to complain about it later.
+    """
     try:
-        yield
+        with annotate({"layer": place(node, module)}) if exporting() else nullcontext():
+            yield
     except Exception as error:
         kind = type(error) if isinstance(error, PropagationError) else PropagationError
         raise kind(f"{place(node, module)}: {error}") from error

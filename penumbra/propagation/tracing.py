@@ -24,10 +24,8 @@ from penumbra.propagation.errors import PropagationError, UntraceableModelError
 from penumbra.propagation.registry import Registry, Target, describe
 
 _TORCH = str(Path(torch.__file__).parent)
-_IN_PLACE_OPERATORS = {
-    getattr(operator, name)
-    for name in ("iadd", "isub", "imul", "itruediv", "ipow", "ifloordiv", "imatmul", "setitem")
-}
+_IN_PLACE_NAMES = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "ipow", "imatmul")
+_IN_PLACE_OPERATORS = {getattr(operator, name) for name in _IN_PLACE_NAMES}
 # Results of these share memory with their input: overwriting one overwrites the other.
 _VIEW_NAMES = (
     "flatten", "reshape", "reshape_as", "view", "view_as", "squeeze", "unsqueeze", "unflatten",
@@ -49,6 +47,21 @@ _RANDOM = {
 }  # fmt: skip
 
 
+class _Proxy(fx.Proxy):
+    """torch.fx's proxy that tells `x += y`, which overwrites x, from `x = x + y`."""
+
+
+def _in_place_operator(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    def operate(self: fx.Proxy, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", getattr(operator, name), (self, other), {})
+
+    return operate
+
+
+for _name in _IN_PLACE_NAMES:
+    setattr(_Proxy, f"__{_name}__", _in_place_operator(_name))
+
+
 class _Tracer(fx.Tracer):
     """torch.fx's tracer that stops at every module with a rule, and knows where it is."""
 
@@ -58,6 +71,9 @@ class _Tracer(fx.Tracer):
         super().__init__()
         self.registry = registry
         self.path: list[str] = []
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
 
     def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
         target = type(module)

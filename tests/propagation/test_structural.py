@@ -62,6 +62,11 @@ def in_place(name: str, *arguments) -> Callable:
     return lambda x: getattr(x, name)(*arguments)
 
 
+def increased(x):
+    x += 2
+    return x
+
+
 ARITHMETIC = {
     "x + 2": lambda x: x + 2,
     "2 + x": lambda x: 2 + x,
@@ -75,7 +80,7 @@ ARITHMETIC = {
     "x.add": lambda x: x.add(1.5),
     "x.add_": in_place("add_", 1.5),
     "x.add_ tensor alpha": lambda x: x.add_(OTHER, alpha=-2),
-    "x += ": lambda x: x.__iadd__(2) if isinstance(x, Tensor) else x.add_(2),
+    "x += ": lambda x: increased(x),
     "x - 2": lambda x: x - 2,
     "2 - x": lambda x: 2 - x,
     "tensor - x": lambda x: OTHER - x,
