@@ -1,0 +1,148 @@
+"""From a camera image to everything that is published of it: what the node does, without ROS.
+
+    with Pipeline("config/models/segnet-street") as pipeline:
+        result = pipeline.process(image)
+
+`process` may be called from several threads: cameras share one pipeline and its engine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from penumbra.bundle import Bundle, DepthSpec, load_bundle
+from penumbra.errors import PenumbraError
+from penumbra.runners import AUTO, Runner, Settings, create
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a bundle is to be run."""
+
+    runner: str = AUTO
+    outputs: tuple[str, ...] | None = None  # of the graph; None: all that are not optional
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True)
+class Camera:
+    """The focal length in pixels of images that are so many pixels wide (as in `CameraInfo`)."""
+
+    focal_px: float
+    width_px: int
+
+    @property
+    def focal_per_width(self) -> float:
+        """The same for any size that the image is scaled to."""
+        return self.focal_px / self.width_px
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was seen in one image. The arrays are the caller's own: nobody writes to them again."""
+
+    prediction: np.ndarray  # labels, uint8; or depth, float32 in metres
+    uncertainty: np.ndarray  # float32: mean standard deviation of the classes; or metres
+    confidence: np.ndarray | None  # float32, 0 to 1; None if the bundle's was not asked for
+    disparity: np.ndarray | None  # depth only: float32, as a fraction of the image width
+    disparity_std: np.ndarray | None
+    scores: Mapping[str, float]  # one number per frame, by the name of the graph's output
+    maps: Mapping[str, np.ndarray]  # further outputs that were asked for, such as `entropy`
+    timings: Mapping[str, float]  # seconds per stage
+
+
+class Pipeline:
+    """A bundle with its runner: `activate`, then `process` image by image, `deactivate`."""
+
+    def __init__(self, bundle: Bundle | Path | str, config: Config | None = None) -> None:
+        self.bundle = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
+        self.config = config or Config()
+        self._main = "disparity" if self.bundle.task == "depth" else "labels"
+        self.runner: Runner = create(
+            self.config.runner, self.bundle, self.config.outputs, self.config.settings
+        )
+        produced = {output.name for output in self.runner.outputs}
+        for name in (self._main, "uncertainty"):
+            if name not in produced:
+                raise PenumbraError(
+                    f"the outputs asked of {self.bundle.name} leave out {name!r}, without which "
+                    "there is no result: add it"
+                )
+
+    def activate(self) -> None:
+        """Load the model; this can take as long as building an engine does."""
+        self.runner.activate()
+
+    def deactivate(self) -> None:
+        """Wait for the images under way, then release everything; may be activated again."""
+        self.runner.deactivate()
+
+    def process(self, image: np.ndarray, camera: Camera | None = None) -> Result:
+        """See one image: `uint8`, height x width x 3, in the bundle's channel order.
+
+        `camera` gives depth its scale; without one the bundle's own camera is taken.
+        """
+        start = time.perf_counter()
+        outputs = self.runner.infer(image)
+        inferred = time.perf_counter()
+        scores = {name: float(array) for name, array in outputs.items() if array.ndim == 0}
+        maps = {name: array for name, array in outputs.items() if array.ndim > 0}
+        main, spread = maps.pop(self._main), maps.pop("uncertainty")
+        timings = {"inference": inferred - start}
+        if self.bundle.depth is None:
+            return Result(
+                prediction=main,
+                uncertainty=spread,
+                confidence=maps.pop("confidence", None),
+                disparity=None,
+                disparity_std=None,
+                scores=scores,
+                maps=maps,
+                timings=timings,
+            )
+        metres, metres_std, confidence = depth_of(main, spread, self.bundle.depth, camera)
+        timings["depth"] = time.perf_counter() - inferred
+        return Result(metres, metres_std, confidence, main, spread, scores, maps, timings)
+
+    def __enter__(self) -> Pipeline:
+        self.activate()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.deactivate()
+
+
+def depth_of(
+    disparity: np.ndarray, std: np.ndarray, scale: DepthSpec, camera: Camera | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Depth z in metres, its standard deviation, and a confidence, from disparity d and its std σ.
+
+        z = f b / d,   σ_z = |dz/dd| σ = z σ / d   (first order),   confidence = 1 - σ_z / z
+
+    with f the focal length and d the disparity, both as fractions of the image width, and b the
+    baseline in metres. Disparity is taken as no less than that of the greatest depth, f b / z_max:
+    further away (or at d ≤ 0) depth reads z_max, and σ_z is what it is there.
+    """
+    focal = scale.focal_per_width if camera is None else camera.focal_per_width
+    if not (np.isfinite(focal) and focal > 0):
+        raise PenumbraError(
+            f"a focal length of {focal:g} image widths gives no depth: check the camera's "
+            "calibration (CameraInfo, K[0])"
+        )
+    product = np.float32(focal * scale.baseline_m)
+    clipped = np.maximum(disparity, product / np.float32(scale.max_depth_m))
+    relative = std / clipped  # σ / d, which is also σ_z / z
+    depth = np.divide(product, clipped, out=clipped)
+    confidence = np.clip(np.float32(1) - relative, np.float32(0), np.float32(1))
+    return depth, np.multiply(depth, relative, out=relative), confidence
