@@ -1,5 +1,6 @@
 """Where `colcon build` and `pip install -e .` put things; the facts stand in package.xml."""
 
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -8,6 +9,8 @@ from setuptools import find_packages, setup
 NAME = "penumbra"
 MANIFEST = ElementTree.parse(Path(__file__).with_name("package.xml")).getroot()
 SHARE = f"share/{NAME}"
+# The first line of a script cannot name a Python in a path with spaces; `env -S` reads quotes.
+QUOTED_PYTHON = {"build_scripts": {"executable": f'/usr/bin/env -S "{sys.executable}"'}}
 
 
 def tree(folder: str) -> list[tuple[str, list[str]]]:
@@ -42,5 +45,6 @@ setup(
             "echo_node = penumbra.nodes.echo_node:main",
         ]
     },
+    options=QUOTED_PYTHON if " " in sys.executable else {},
     zip_safe=False,
 )

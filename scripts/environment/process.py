@@ -16,7 +16,7 @@ FOREIGN = ("PYTHONPATH", "PYTHONHOME", "COLCON_PREFIX_PATH", "_ROS_WHEELS_BOOTST
 FOREIGN_ROS = ("AMENT_PREFIX_PATH", "CMAKE_PREFIX_PATH")  # unless a ROS 2 was sourced on purpose
 
 # pip calls an index that it cannot reach "no matching distribution", after one of these.
-UNREACHABLE = ("Retrying (Retry(", "NewConnectionError", "NameResolutionError", "ProxyError")
+UNREACHABLE = ("Retrying (Retry(", "ReadTimeoutError", "ConnectionError", "Connection broken")
 
 
 class SetupError(Exception):
@@ -82,5 +82,5 @@ def diagnose(title: str, output: str) -> str:
     elif "No space left on device" in output:
         cause = "the disk is full. Make room and run this again"
     elif "No matching distribution found" in output:
-        cause += " for this Python. Another one may do: PYTHON=python3.12 scripts/setup"
+        cause += " for this Python (another may do: PYTHON=python3.12 scripts/setup)"
     return f"{title} failed: {cause}. Log: {LOG}"
