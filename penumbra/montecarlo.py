@@ -167,23 +167,23 @@ class _Sampler:
                     values[node] = self._value(node, values, zero)
                 if seen:
                     seen(values[node])
-                self._forget(node, values)
+                for spent in self._spent.get(node, ()):
+                    del values[spent]
         self._structures = {n: pytree.tree_structure(values[n]) for n in self._noisy_outputs}
         return {node: values[node] for node in self._noisy_outputs}
 
     def _before_noise(self) -> dict[fx.Node, Any]:
         """The values of all nodes that no noise reaches and that are read after it."""
+        read = {self._result, *self._random}
         values: dict[fx.Node, Any] = {}
         for node in self._nodes:
-            if node not in self._random and node is not self._result:
+            if node not in read:
                 with naming_the_place(node, self.model):
                     values[node] = self._value(node, values, _ZERO)
-                self._forget(node, values)
+                for spent in self._spent.get(node, ()):
+                    if spent not in read and not read & set(spent.users):
+                        del values[spent]
         return values
-
-    def _forget(self, node: fx.Node, values: dict[fx.Node, Any]) -> None:
-        for spent in self._spent.get(node, ()):
-            del values[spent]
 
     def _value(self, node: fx.Node, values: Mapping[fx.Node, Any], zero: Tensor) -> Any:
         if node.op == "placeholder":
