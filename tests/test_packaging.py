@@ -34,7 +34,6 @@ def test_manifest_is_valid(manifest):
         ("<license", "<licence"),
         ("</license>", "</licence>"),
         ("<version>0", "<version>v0"),
-        ('format="3"', 'format="3.5"'),
         ("<exec_depend>rclpy</exec_depend>", "<run_depend>rclpy</run_depend>"),
     ],
 )

@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import json
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -71,7 +70,7 @@ def bring_up_to_date(profile: str) -> None:
     if damaged:
         say("scripts/setup: .venv is half made or damaged; making it anew")
         done = {}
-    say(f"Setting up .venv ({plan.profile}): Python {platform.python_version()}, ROS {plan.ros}")
+    say(f"Setting up .venv ({plan.profile}): {plan.python}, ROS {plan.ros}")
     facts = {"python": plan.python, "sourced": plan.sourced, "profile": stamp.get("profile")}
     for part, make in PARTS.items():
         if done.get(part) == wanted[part]:
