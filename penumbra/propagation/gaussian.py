@@ -40,6 +40,33 @@ def standardized(mean: Tensor, std: Tensor) -> Tensor:
     return (mean / std.clamp(min=torch.finfo(std.dtype).tiny)).clamp(-_FAR, _FAR)
 
 
+class Corner(NamedTuple):
+    """What a corner at zero in a function of X ~ N(μ, σ²) needs to know; see `corner`."""
+
+    positive: Tensor
+    lift: Tensor
+    loss: Tensor
+
+
+def corner(mean: Tensor, std: Tensor) -> Corner:
+    """Moments of every function that is linear on both sides of zero.
+
+    With z = μ/σ, a = |z|, Q(a) = 1 - Φ(a) and the lift g = φ(a) - a Q(a) ≥ 0, the function f with
+    slope α below zero and β above it has
+
+        E = f(μ) + (β - α) σ g
+        Var = σ² (β² Φ(z) + α² (1 - Φ(z)) - (β - α)² h),   the loss being h = g (a + g).
+
+    Lift and loss vanish in both tails, so nothing cancels there, unlike in the usual
+    E[f²] - E[f]². `positive` is Φ(z) = P(X > 0).
+    """
+    z = standardized(mean, std)
+    a = z.abs()
+    tail = upper_tail(a)
+    lift = (density(a) - a * tail).clamp(min=0)
+    return Corner(torch.where(z > 0, 1 - tail, tail), lift, lift * (a + lift))
+
+
 def rectified(mean: Tensor, variance: Tensor) -> Rectified:
     """Moments of max(0, X) for X ~ N(mean, variance).
 
@@ -49,21 +76,12 @@ def rectified(mean: Tensor, variance: Tensor) -> Rectified:
         E[max(0,X)]  = μ Φ(z) + σ φ(z)
         E[max(0,X)²] = (σ² + μ²) Φ(z) + μ σ φ(z).
 
-    Their difference cancels where |z| is large. In terms of a = |z|, with Q(a) = 1 - Φ(a) and
-    g(a) = φ(a) - a Q(a) ≥ 0, they are
-
-        E = max(0, μ) + σ g        Var = σ² (Φ(z) - g (a + g)),
-
-    corrections that vanish in both tails instead of differences of large numbers.
+    Their difference cancels where |z| is large; `corner` has it without (slopes 0 and 1).
     """
     std = variance.sqrt()
-    z = standardized(mean, std)
-    a = z.abs()
-    tail = upper_tail(a)
-    g = (density(a) - a * tail).clamp(min=0)
-    positive = torch.where(z > 0, 1 - tail, tail)
-    shrunk = (positive - g * (a + g)).clamp(min=0)
-    return Rectified(mean.clamp(min=0) + std * g, variance * shrunk, positive)
+    at_zero = corner(mean, std)
+    shrunk = (at_zero.positive - at_zero.loss).clamp(min=0)
+    return Rectified(mean.clamp(min=0) + std * at_zero.lift, variance * shrunk, at_zero.positive)
 
 
 def quadrature(

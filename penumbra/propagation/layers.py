@@ -99,6 +99,12 @@ def fit_batchnorm_noise(
         raise PropagationError("the model has no batch norm whose noise could be fitted")
     if batch_size < 2:
         raise PropagationError(f"a batch of {batch_size} has no statistics: batch_size must be ≥ 2")
+    for name, norm in norms.items():
+        if norm.running_mean is None:
+            raise PropagationError(
+                f"batch norm '{name}' keeps no running statistics, which eval mode needs: build it "
+                "with track_running_stats=True"
+            )
     seen: dict[str, list[Tensor]] = {name: [] for name in norms}
     hooks = [norm.register_forward_pre_hook(_recorder(seen[name])) for name, norm in norms.items()]
     for norm in norms.values():
@@ -120,8 +126,10 @@ def fit_batchnorm_noise(
             )
         norm.running_mean = copy.deepcopy(originals[name].running_mean)
         norm.running_var = copy.deepcopy(originals[name].running_var)
-        parent, _, attribute = name.rpartition(".")
         replacement = MonteCarloBatchNorm(norm, torch.stack(seen[name])).eval()
+        if norm is noisy:
+            return replacement
+        parent, _, attribute = name.rpartition(".")
         setattr(noisy.get_submodule(parent), attribute, replacement)
     return noisy
 

@@ -3,11 +3,13 @@
 from penumbra.propagation.rules import (  # noqa: F401
     activation,
     affine,
+    clipped,
     elu,
     noise,
     normalization,
     pooling,
     resampling,
+    smooth,
     softmax,
     structural,
 )

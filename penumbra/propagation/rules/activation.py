@@ -1,27 +1,24 @@
-"""Activations, element by element.
+"""Activations with one corner: ReLU, leaky ReLU, PReLU and the absolute value.
 
-Two forms are had by all: "jacobian" is the paper's first-order error propagation,
+Two forms are had by all activations: "jacobian" is the paper's first-order error propagation,
 Var[f(x)] ≈ f'(μ)² Var[x] with the mean f(μ); "moment" takes x as Gaussian and integrates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import operator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from penumbra.propagation.gaussian import density, quadrature, rectified, upper_tail
+from penumbra.propagation.gaussian import corner, rectified
 from penumbra.propagation.moments import Moments
 from penumbra.propagation.registry import layer, rule
 
-# Gauss-Hermite nodes for activations without a closed form.
-_NODES = 16
-
 _RELU = (F.relu, F.relu_, torch.relu, torch.relu_, "relu", "relu_")
 _LEAKY_RELU = (F.leaky_relu, F.leaky_relu_)
+_ABSOLUTE = (torch.abs, torch.absolute, operator.abs, "abs", "absolute")
 
 layer(nn.ReLU, F.relu)
 layer(nn.LeakyReLU, F.leaky_relu, "negative_slope")
@@ -46,21 +43,29 @@ def leaky_relu_jacobian(
     x: Moments, negative_slope: float | Tensor = 0.01, inplace: bool = False
 ) -> Moments:
     """Slope one above zero, α below."""
-    slope = torch.where(x.mean > 0, 1.0, negative_slope)
-    return Moments(x.mean * slope, x.variance * slope**2)
+    slope = _slope(x.mean, negative_slope)
+    return Moments(x.mean * slope, x.variance * slope.square())
 
 
 @rule(*_LEAKY_RELU, relu="moment")
 def leaky_relu_moment(
     x: Moments, negative_slope: float | Tensor = 0.01, inplace: bool = False
 ) -> Moments:
-    """αX + (1-α) max(0,X), where Cov(X, max(0,X)) = σ² Φ(z) by Stein's lemma."""
-    positive_part = rectified(x.mean, x.variance)
+    """Slopes α and one in `gaussian.corner`: E = f(μ) + (1-α) σ g,
+
+    Var = σ² (Φ + α² (1-Φ) - (1-α)² h).
+    """
+    std = x.variance.sqrt()
+    at_zero = corner(x.mean, std)
     bend = 1 - negative_slope
-    mean = negative_slope * x.mean + bend * positive_part.mean
-    variance = negative_slope**2 * x.variance + bend**2 * positive_part.variance
-    covariance = x.variance * positive_part.positive
-    return Moments(mean, (variance + 2 * negative_slope * bend * covariance).clamp(min=0))
+    kept = at_zero.positive + negative_slope**2 * (1 - at_zero.positive)
+    mean = x.mean * _slope(x.mean, negative_slope) + bend * std * at_zero.lift
+    return Moments(mean, x.variance * (kept - bend**2 * at_zero.loss).clamp(min=0))
+
+
+def _slope(mean: Tensor, below: float | Tensor) -> Tensor:
+    """One above zero, `below` elsewhere, in the dtype of the mean."""
+    return torch.where(mean > 0, torch.ones_like(mean), below)
 
 
 def _slope_per_channel(x: Moments, weight: Tensor) -> Tensor:
@@ -79,60 +84,13 @@ def prelu_moment(x: Moments, weight: Tensor) -> Moments:
     return leaky_relu_moment(x, _slope_per_channel(x, weight))
 
 
-def _smooth(*targets: Any, function: Callable[..., Tensor], slope: Callable[..., Tensor]) -> None:
-    """Register an activation without a closed form: by quadrature, and by its derivative."""
-
-    @rule(*targets, smooth="moment")
-    def by_quadrature(x: Moments, *settings: Any, inplace: bool = False, **named: Any) -> Moments:
-        """Gauss-Hermite quadrature over the Gaussian.
-
-        With 16 nodes, for every mean from -20 to 20, the moments of sigmoid, tanh, softplus, GELU
-        and SiLU are right to 1e-5 while the standard deviation is at most 1, and to 2e-3 while it
-        is at most 2 (tests/propagation/test_activation.py).
-        """
-        mean, variance = quadrature(
-            lambda v: function(v, *settings, **named), x.mean, x.variance, _NODES
-        )
-        return Moments(mean, variance)
-
-    @rule(*targets, smooth="jacobian")
-    def by_derivative(x: Moments, *settings: Any, inplace: bool = False, **named: Any) -> Moments:
-        """f'(μ)² Var[x]."""
-        gain = slope(x.mean, *settings, **named)
-        return Moments(function(x.mean, *settings, **named), x.variance * gain.square())
+@rule(*_ABSOLUTE, relu="jacobian")
+def absolute_jacobian(x: Moments) -> Moments:
+    """The slope is 1 or -1: the variance stays."""
+    return leaky_relu_jacobian(x, -1.0)
 
 
-def _sigmoid_slope(v: Tensor) -> Tensor:
-    return torch.sigmoid(v) * torch.sigmoid(-v)
-
-
-def _silu_slope(v: Tensor) -> Tensor:
-    return torch.sigmoid(v) * (1 + v * torch.sigmoid(-v))
-
-
-def _softplus_slope(v: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    return torch.sigmoid(beta * v)
-
-
-def _gelu_slope(v: Tensor, approximate: str = "none") -> Tensor:
-    """The derivative of xΦ(x); the tanh form differs from it by less than 1e-3."""
-    return 1 - upper_tail(v) + v * density(v)
-
-
-_smooth(
-    F.sigmoid, torch.sigmoid, torch.sigmoid_, "sigmoid", "sigmoid_",
-    function=torch.sigmoid, slope=_sigmoid_slope,
-)  # fmt: skip
-_smooth(
-    F.tanh, torch.tanh, torch.tanh_, "tanh", "tanh_",
-    function=torch.tanh, slope=lambda v: 1 - torch.tanh(v).square(),
-)  # fmt: skip
-_smooth(F.softplus, function=F.softplus, slope=_softplus_slope)
-_smooth(F.gelu, function=F.gelu, slope=_gelu_slope)
-_smooth(F.silu, function=F.silu, slope=_silu_slope)
-
-layer(nn.Sigmoid, torch.sigmoid)
-layer(nn.Tanh, torch.tanh)
-layer(nn.Softplus, F.softplus, "beta", "threshold")
-layer(nn.GELU, F.gelu, "approximate")
-layer(nn.SiLU, F.silu)
+@rule(*_ABSOLUTE, relu="moment")
+def absolute_moment(x: Moments) -> Moments:
+    """The folded Gaussian: a leaky ReLU of slope -1."""
+    return leaky_relu_moment(x, -1.0)

@@ -10,6 +10,8 @@ dropout divides by 1-p, so E[Z] = 1 and V[Z] = p/(1-p).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -42,7 +44,15 @@ def _multiplied(x: Tensor | Moments, noise_variance: float) -> Tensor | Moments:
         return x
     if not isinstance(x, Moments):
         return Moments(x, x.square() * noise_variance)
-    return Moments(x.mean, x.mean.square() * noise_variance + x.variance * (1 + noise_variance))
+    return _with_noise(x, (x.mean.square() + x.variance) * noise_variance)
+
+
+def _with_noise(x: Moments, variance: Tensor | float) -> Moments:
+    """More variance, of each element alone; what a channel shares stays shared."""
+    if not isinstance(x, ChannelMoments):
+        return Moments(x.mean, x.variance + variance)
+    independent = torch.zeros_like(x.mean) if x.independent is None else x.independent
+    return ChannelMoments(x.mean, independent + variance, x.factors, x.channels)
 
 
 @noise(F.dropout, torch.dropout)
@@ -60,10 +70,7 @@ def dropout(
 layer(nn.Dropout, F.dropout, "p")
 
 
-@noise(F.dropout1d, F.dropout2d, F.dropout3d)
-def channel_dropout(
-    x: Tensor | Moments, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> Tensor | Moments:
+def channel_dropout(x: Tensor | Moments, p: float) -> Tensor | Moments:
     """Whole channels dropped: x_i = z_c a_i for every position i of channel c.
 
         Cov(i, j) = p/(1-p) a_i a_j + δ_ij V_i (1 + p/(1-p)),
@@ -84,19 +91,28 @@ def channel_dropout(
     return ChannelMoments(x.mean, x.variance * (1 + variance), shared)
 
 
-@noise(nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-def channel_dropout_layer(
-    layer: nn.Dropout1d | nn.Dropout2d | nn.Dropout3d, x: Tensor | Moments
-) -> Tensor | Moments:
-    """As the function, for inputs with a batch dimension."""
-    dimensions = {nn.Dropout1d: 3, nn.Dropout2d: 4, nn.Dropout3d: 5}[type(layer)]
-    shape = (x.mean if isinstance(x, Moments) else x).shape
-    if len(shape) != dimensions:
-        raise PropagationError(
-            f"{type(layer).__name__} needs an input of {dimensions} dimensions with the batch "
-            f"first, not one of shape {tuple(shape)}"
-        )
-    return channel_dropout(x, layer.p)
+def _channel_dropout_rule(
+    function: Callable[..., Tensor], module_type: type[nn.Module], dimensions: tuple[int, ...]
+) -> None:
+    @noise(function)
+    def channel_dropout_checked(
+        x: Tensor | Moments, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor | Moments:
+        """As `channel_dropout`, for the inputs that torch takes as (batch, channel, ...)."""
+        shape = (x.mean if isinstance(x, Moments) else x).shape
+        if len(shape) not in dimensions:
+            raise PropagationError(
+                f"{function.__name__} needs an input of {dimensions[-1]} dimensions, with the "
+                f"batch first, not one of shape {tuple(shape)}"
+            )
+        return channel_dropout(x, p)
+
+    layer(module_type, function, "p")
+
+
+_channel_dropout_rule(F.dropout1d, nn.Dropout1d, (3,))
+_channel_dropout_rule(F.dropout2d, nn.Dropout2d, (3, 4))  # 3: torch takes it as (N, C, L)
+_channel_dropout_rule(F.dropout3d, nn.Dropout3d, (5,))
 
 
 @noise(F.alpha_dropout)
@@ -139,7 +155,7 @@ def additive_noise(layer: AdditiveGaussianNoise, x: Tensor | Moments) -> Tensor 
         return x
     if not isinstance(x, Moments):
         return Moments(x, torch.full_like(x, layer.std**2))
-    return Moments(x.mean, x.variance + layer.std**2)
+    return _with_noise(x, layer.std**2)
 
 
 @noise(MultiplicativeGaussianNoise)
@@ -160,10 +176,9 @@ def monte_carlo_batch_norm(layer: MonteCarloBatchNorm, x: Tensor | Moments) -> M
         E[y]      = γ (s̄ d - C) + β
         Cov(i, j) = γ² (V_s d_i d_j - s̄ C (d_i + d_j) + s̄² V_μ + V_μ V_s + C²),
 
-    a quadratic form in (d, 1): its Cholesky factor gives two shared factors. Variance V of x that
-    is independent adds γ² V (s̄² + V_s).
+    a quadratic form in (d, 1): its Cholesky factor gives two shared factors. To an uncertain x of
+    covariance Σ it adds γ² E[s²] Σ, where E[s²] = s̄² + V_s.
     """
-    variance = x.variance if isinstance(x, Moments) else None
     mean = x.mean if isinstance(x, Moments) else x
     scale, shift, v_mean, v_scale, covariance, gamma, beta = layer.parameters_for(mean)
     d = mean - shift
@@ -173,6 +188,10 @@ def monte_carlo_batch_norm(layer: MonteCarloBatchNorm, x: Tensor | Moments) -> M
     rest = scale.square() * v_mean + v_mean * v_scale + covariance.square() - offset.square()
     factors = (gamma * (slope * d + offset), (gamma * rest.clamp(min=0).sqrt()).expand_as(d))
     independent = None
-    if variance is not None:
-        independent = gamma.square() * variance * (scale.square() + v_scale)
+    if isinstance(x, Moments):
+        gain = gamma * (scale.square() + v_scale).sqrt()
+        shared = x.factors if isinstance(x, ChannelMoments) else ()
+        factors += tuple(gain * factor for factor in shared)
+        independent = x.independent if isinstance(x, ChannelMoments) else x.variance
+        independent = None if independent is None else gain.square() * independent
     return ChannelMoments(gamma * (scale * d - covariance) + beta, independent, factors)

@@ -94,11 +94,31 @@ def layer_norm(
 layer(nn.LayerNorm, F.layer_norm, "normalized_shape", "weight", "bias", "eps")
 
 
-@rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-def instance_norm(norm: nn.InstanceNorm2d, x: Moments) -> Moments:
-    """Approximate: group norm with one channel per group; affine where running statistics exist."""
-    if norm.track_running_stats and not norm.training:
-        return batch_norm(
-            x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+@rule(F.instance_norm)
+def instance_norm(
+    x: Moments, running_mean: Tensor | None = None, running_var: Tensor | None = None,
+    weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> Moments:  # fmt: skip
+    """Approximate: group norm with one channel per group; affine if by running statistics."""
+    if not use_input_stats:
+        return batch_norm(x, running_mean, running_var, weight, bias, eps=eps)
+    return group_norm(x, x.mean.shape[1], weight, bias, eps)
+
+
+def _instance_norm_layer(module_type: type[nn.Module], dimensions: int) -> None:
+    @rule(module_type)
+    def instance_norm_layer(norm: nn.InstanceNorm2d, x: Moments) -> Moments:
+        """As the function, also for one picture without a batch."""
+        unbatched = x.mean.dim() == dimensions + 1
+        x = Moments(x.mean[None], x.variance[None]) if unbatched else x
+        by_input = norm.training or not norm.track_running_stats
+        result = instance_norm(
+            x, norm.running_mean, norm.running_var, norm.weight, norm.bias, by_input, eps=norm.eps
         )
-    return group_norm(x, x.mean.shape[1], norm.weight, norm.bias, norm.eps)
+        return Moments(result.mean[0], result.variance[0]) if unbatched else result
+
+
+_instance_norm_layer(nn.InstanceNorm1d, 1)
+_instance_norm_layer(nn.InstanceNorm2d, 2)
+_instance_norm_layer(nn.InstanceNorm3d, 3)

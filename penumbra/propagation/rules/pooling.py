@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from penumbra.propagation.gaussian import rectified
+from penumbra.propagation.gaussian import corner
 from penumbra.propagation.moments import Moments, map_within_channels
 from penumbra.propagation.registry import layer, rule
 
@@ -26,6 +26,11 @@ _MAXIMUM = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return
 
 def _tuple(value: Any, dimensions: int) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, Sequence) else (value,) * dimensions
+
+
+def _one_channel(value: Tensor, dimensions: int) -> Tensor:
+    """The first channel, with or without a batch before it."""
+    return value[(slice(0, 1),) * (value.dim() - dimensions)]
 
 
 def _average_rule(average: Callable[..., Tensor], dimensions: int) -> Callable[..., Moments]:
@@ -47,7 +52,7 @@ def _average_rule(average: Callable[..., Tensor], dimensions: int) -> Callable[.
             plain = not ceil_mode and (count_include_pad or not any(_tuple(padding, dimensions)))
             if plain:
                 return math.prod(_tuple(kernel_size, dimensions))
-            ones = torch.ones_like(variance[:1, :1])
+            ones = torch.ones_like(_one_channel(variance, dimensions))
             return pool(ones, divisor_override=1) / pool(ones)  # elements / (elements / divisor)
 
         if divisor_override:
@@ -78,9 +83,9 @@ def average_pool_1d(
         None if value is None else (first, *_tuple(value, 1))
         for value, first in ((kernel_size, 1), (stride, 1), (padding, 0))
     )
-    flat = map_within_channels(x, lambda v: v.unsqueeze(2))
+    flat = map_within_channels(x, lambda v: v.unsqueeze(-2))
     pooled = average_pool_2d(flat, kernel, step, pad, ceil_mode, count_include_pad)
-    return map_within_channels(pooled, lambda v: v.squeeze(2))
+    return map_within_channels(pooled, lambda v: v.squeeze(-2))
 
 
 def _adaptive_rule(average: Callable[..., Tensor], dimensions: int) -> None:
@@ -134,6 +139,14 @@ def _maximum_rule(
         x: Moments, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
         ceil_mode: bool = False,
     ) -> tuple[Moments, Tensor]:  # fmt: skip
+        """Fold the window with `maximum_of_gaussians`, which is exact for two elements.
+
+        The maximum of two is then taken as Gaussian. For four elements of one mean and variance
+        the mean is off by 0.002 σ and the variance by 0.022 σ² (of 0.49 σ²). If variances differ
+        up to tenfold, the errors are below 0.05 and 0.12 of the largest σ and σ² (0.004 and 0.022
+        on average), up to a thousandfold, below 0.15 and 0.2 (0.01 and 0.03). A tournament of pairs
+        is no better (tests/propagation/test_pooling.py).
+        """
         stride = kernel_size if stride is None else stride
         mean, indices = with_indices(x.mean, kernel_size, stride, padding, dilation, ceil_mode)
         windows = _windows(
@@ -158,18 +171,20 @@ def _maximum_rule(
         def register(compute: Callable[..., tuple[Moments, Tensor]], form: str) -> None:
             @rule(pool, *plain, max_pool=form)
             def maximum_pool(
-                x: Moments, *geometry: Any, return_indices: bool = False, **named: Any
-            ) -> Moments | tuple[Moments, Tensor]:
+                x: Moments, kernel_size: Any, stride: Any = None, padding: Any = 0,
+                dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
+            ) -> Moments | tuple[Moments, Tensor]:  # fmt: skip
                 """The largest of each window; the indices are those of the largest means."""
-                largest, indices = compute(x, *geometry, **named)
+                largest, indices = compute(x, kernel_size, stride, padding, dilation, ceil_mode)
                 return (largest, indices) if return_indices else largest
 
             @rule(with_indices, max_pool=form)
             def maximum_pool_with_indices(
-                x: Moments, *geometry: Any, return_indices: bool = True, **named: Any
-            ) -> tuple[Moments, Tensor]:
+                x: Moments, kernel_size: Any, stride: Any = None, padding: Any = 0,
+                dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = True,
+            ) -> tuple[Moments, Tensor]:  # fmt: skip
                 """As above."""
-                return compute(x, *geometry, **named)
+                return compute(x, kernel_size, stride, padding, dilation, ceil_mode)
 
         register(compute, form)
 
@@ -177,12 +192,17 @@ def _maximum_rule(
 def maximum_of_gaussians(a: Moments, b: Moments) -> Moments:
     """max(A, B) = B + max(0, D), D = A - B, of independent Gaussians (Clark 1961).
 
-    By Stein's lemma Cov(B, max(0, D)) = Cov(B, D) P(D > 0) = -V_B P(D > 0), so that
-    Var = V_B (1 - 2 P(D > 0)) + Var[max(0, D)].
+    By Stein's lemma Cov(B, max(0, D)) = Cov(B, D) P(D > 0) = -V_B P(D > 0). With the moments of
+    max(0, D) from `gaussian.corner` (lift g, loss h, variance V = V_A + V_B of D) this is
+
+        E = max(A, B) + √V g        Var = V_A P(D > 0) + V_B P(D < 0) - V h.
     """
-    difference = rectified(a.mean - b.mean, a.variance + b.variance)
-    variance = b.variance * (1 - 2 * difference.positive) + difference.variance
-    return Moments(b.mean + difference.mean, variance.clamp(min=0))
+    together = a.variance + b.variance
+    std = together.sqrt()
+    at_zero = corner(a.mean - b.mean, std)
+    mean = torch.maximum(a.mean, b.mean) + std * at_zero.lift
+    variance = a.variance * at_zero.positive + b.variance * (1 - at_zero.positive)
+    return Moments(mean, (variance - together * at_zero.loss).clamp(min=0))
 
 
 def _windows(
@@ -200,7 +220,8 @@ def _windows(
         for size, pad, end in reversed(list(zip(sizes, padding, reach, strict=True)))
         for side in (pad, max(0, end - size - pad))
     ]
-    padded = [F.pad(value, pads) for value in (x.mean, x.variance, torch.ones_like(x.mean[:1, :1]))]
+    exists = torch.ones_like(_one_channel(x.mean, len(kernel)))
+    padded = [F.pad(value, pads) for value in (x.mean, x.variance, exists)]
     for offsets in itertools.product(*(range(k) for k in kernel)):
         place = (..., *(
             slice(o * d, o * d + (n - 1) * s + 1, s)

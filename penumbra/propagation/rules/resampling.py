@@ -35,14 +35,16 @@ def interpolate(
         return F.interpolate(value, size, scale_factor, **shared)
 
     def weights(length: int, axis: int, like: Tensor) -> Tensor:
-        """(length, new length): how much of each old element stands in each new one."""
-        shape = [length if i == axis else 1 for i in range(dimensions)]
-        unit = torch.eye(length, dtype=like.dtype, device=like.device).reshape(1, length, *shape)
-        new_size, new_scale = size, scale_factor
-        if size is not None:
-            new_size = [_of(size, i) if i == axis else 1 for i in range(dimensions)]
-        if scale_factor is not None:
-            new_scale = [_of(scale_factor, i) if i == axis else 1.0 for i in range(dimensions)]
+        """(length, new length): how much of each old element stands in each new one.
+
+        Whatever the axis, it is laid along the last dimension: torch 2.13 computes antialiased
+        columns of pictures that are one pixel wide wrongly.
+        """
+        other = dimensions - 1
+        unit = torch.eye(length, dtype=like.dtype, device=like.device)
+        unit = unit.reshape(1, length, *(1,) * other, length)
+        new_size = None if size is None else [*(1,) * other, _of(size, axis)]
+        new_scale = None if scale_factor is None else [*(1.0,) * other, _of(scale_factor, axis)]
         return F.interpolate(unit, new_size, new_scale, **shared).reshape(length, -1)
 
     def squared(variance: Tensor) -> Tensor:

@@ -1,0 +1,175 @@
+"""Smooth activations without a closed form: sigmoid, tanh, softplus, GELU and SiLU.
+
+Their moments are integrated numerically, by the rule that suits the width of the Gaussian:
+
+- σ tiny: first order, f'(μ)² σ², because differences of f would be lost in rounding;
+- up to σ = reach/12.8: Gauss-Hermite, 16 nodes;
+- wider: f is a step, or a ReLU, plus a remainder that has died away at ±reach. The first has a
+  closed form, and the remainder meets a density that is smooth on its scale: Gauss-Legendre, 16
+  nodes on each side of zero. (Gauss-Hermite steps over the bend: its mean of a sigmoid is off by
+  0.04 at σ = 10 and by 0.08 at σ = 100.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from penumbra.propagation.gaussian import density, quadrature, rectified, upper_tail
+from penumbra.propagation.moments import Moments
+from penumbra.propagation.registry import layer, rule
+
+_NODES = 16
+# Gauss-Hermite up to here, in units of the reach: where both rules are about equally good.
+_SWITCH = 1 / 12.8
+_POINTS, _WEIGHTS = (part.tolist() for part in np.polynomial.legendre.leggauss(_NODES))
+
+
+@dataclass(frozen=True)
+class Smooth:
+    """An activation f and, for x > 0, its remainder r(x) = |f(x) - f∞(x)| = f(-x) - f∞(-x).
+
+    f∞ is the ReLU or, if `low` is given, a step from there to 1. `reach`: where r is below 2e-6.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+    remainder: Callable[[float], float]
+    reach: float
+    low: float | None = None
+
+    def jacobian(self, x: Moments) -> Moments:
+        """f'(μ)² Var[x]."""
+        return Moments(self.function(x.mean), x.variance * self.slope(x.mean).square())
+
+    def moment(self, x: Moments) -> Moments:
+        """E[f(X)] and Var[f(X)] of a Gaussian X.
+
+        In float64 the mean is right to 3e-6 and the variance to 6e-6, for every μ and σ
+        (tests/propagation/test_smooth.py).
+        """
+        std = x.variance.sqrt()
+        switch = self.reach * _SWITCH
+        mean, variance = quadrature(self.function, x.mean, x.variance, _NODES)
+        # First order errs by about σ²/2, a difference of rounded values by ε/σ.
+        tiny = std < torch.finfo(std.dtype).eps ** (1 / 3)
+        variance = torch.where(tiny, self.jacobian(x).variance, variance)
+        wide = self._wide(Moments(x.mean, x.variance.clamp(min=switch**2)))
+        return Moments(
+            torch.where(std > switch, wide.mean, mean),
+            torch.where(std > switch, wide.variance, variance),
+        )
+
+    def _wide(self, x: Moments) -> Moments:
+        """Step or ReLU in closed form, plus the remainder at nodes on both sides of zero."""
+        std = x.variance.sqrt()
+        first, second = torch.zeros_like(std), torch.zeros_like(std)
+        for point, weight in zip(_POINTS, _WEIGHTS, strict=True):
+            node = 0.5 * self.reach * (1 + point)
+            r = self.remainder(node)
+            share = 0.5 * self.reach * weight * r
+            above, below = density((node - x.mean) / std), density((node + x.mean) / std)
+            # What f has more than f∞, and f² more than f∞².
+            if self.low is None:
+                first = first + share * (below + above)
+                second = second + share * (r * below + (r + 2 * node) * above)
+            else:
+                first = first + share * (below - above)
+                second = second + share * ((r + 2 * self.low) * below + (r - 2) * above)
+        first, second = first / std, second / std
+        if self.low is None:
+            limit, variance, _ = rectified(x.mean, x.variance)
+        else:
+            up, height = 1 - upper_tail(x.mean / std), 1 - self.low
+            limit, variance = self.low + height * up, height**2 * up * (1 - up)
+        variance = variance + second - first * (2 * limit + first)  # E[f²] - E[f]²
+        return Moments(limit + first, variance.clamp(min=0))
+
+
+def _sigmoid_slope(v: Tensor) -> Tensor:
+    return torch.sigmoid(v) * torch.sigmoid(-v)
+
+
+_SIGMOID = Smooth(
+    torch.sigmoid, _sigmoid_slope, lambda x: 1 / (1 + math.exp(x)), reach=16, low=0
+)  # fmt: skip
+_TANH = Smooth(
+    torch.tanh, lambda v: 4 * _sigmoid_slope(2 * v), lambda x: 2 / (1 + math.exp(2 * x)),
+    reach=8, low=-1,
+)  # fmt: skip
+_SILU = Smooth(
+    F.silu, lambda v: torch.sigmoid(v) * (1 + v * torch.sigmoid(-v)),
+    lambda x: -x / (1 + math.exp(x)), reach=16,
+)  # fmt: skip
+_GELU = Smooth(
+    F.gelu, lambda v: upper_tail(-v) + v * density(v),
+    lambda x: -0.5 * x * math.erfc(x * math.sqrt(0.5)), reach=8,
+)  # fmt: skip
+
+# GELU's other form: x (1 + tanh(k (x + c x³))) / 2.
+_K, _C = math.sqrt(2 / math.pi), 0.044715
+
+
+def _tanh_gelu_slope(v: Tensor) -> Tensor:
+    inner = torch.tanh(_K * (v + _C * v**3))
+    return 0.5 * (1 + inner) + 0.5 * v * (1 - inner.square()) * _K * (1 + 3 * _C * v.square())
+
+
+_TANH_GELU = Smooth(
+    lambda v: F.gelu(v, approximate="tanh"), _tanh_gelu_slope,
+    lambda x: -0.5 * x * (1 - math.tanh(_K * (x + _C * x**3))), reach=8,
+)  # fmt: skip
+
+
+def _softplus(threshold: float) -> Smooth:
+    """Softplus of rate one; torch returns v itself where it is above the threshold."""
+    return Smooth(
+        lambda v: F.softplus(v, 1.0, threshold),
+        lambda v: torch.where(v > threshold, torch.ones_like(v), torch.sigmoid(v)),
+        lambda x: math.log1p(math.exp(-x)),
+        reach=16,
+    )
+
+
+def _smooth_rules(form: str, apply: Callable[[Smooth, Moments], Moments]) -> None:
+    @rule(F.sigmoid, torch.sigmoid, torch.sigmoid_, "sigmoid", "sigmoid_", smooth=form)
+    def sigmoid(x: Moments) -> Moments:
+        """1 / (1 + e⁻ˣ)."""
+        return apply(_SIGMOID, x)
+
+    @rule(F.tanh, torch.tanh, torch.tanh_, "tanh", "tanh_", smooth=form)
+    def tanh(x: Moments) -> Moments:
+        """A sigmoid from -1 to 1."""
+        return apply(_TANH, x)
+
+    @rule(F.silu, smooth=form)
+    def silu(x: Moments, inplace: bool = False) -> Moments:
+        """x sigmoid(x)."""
+        return apply(_SILU, x)
+
+    @rule(F.gelu, smooth=form)
+    def gelu(x: Moments, approximate: str = "none") -> Moments:
+        """x Φ(x), or its form with tanh."""
+        return apply(_GELU if approximate == "none" else _TANH_GELU, x)
+
+    @rule(F.softplus, smooth=form)
+    def softplus(x: Moments, beta: float = 1.0, threshold: float = 20.0) -> Moments:
+        """log(1 + e^(βx)) / β."""
+        stretched = Moments(x.mean * beta, x.variance * beta**2)
+        result = apply(_softplus(threshold), stretched)
+        return Moments(result.mean / beta, result.variance / beta**2)
+
+
+_smooth_rules("moment", Smooth.moment)
+_smooth_rules("jacobian", Smooth.jacobian)
+layer(nn.Sigmoid, torch.sigmoid)
+layer(nn.Tanh, torch.tanh)
+layer(nn.SiLU, F.silu)
+layer(nn.GELU, F.gelu, "approximate")
+layer(nn.Softplus, F.softplus, "beta", "threshold")
