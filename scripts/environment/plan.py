@@ -106,14 +106,16 @@ def python_of(sourced: Mapping[str, Sequence[str]]) -> tuple[str, str]:
 
 def fingerprints(plan: Plan) -> dict[str, str]:
     """What each part of the environment is made from, in the order in which they are made."""
-    messages = sorted(p for p in (WORKSPACE / "src/penumbra_msgs").rglob("*") if p.is_file())
+    interfaces = WORKSPACE / "src" / "penumbra_msgs"
+    messages = [interfaces / "package.xml", interfaces / "CMakeLists.txt"]
+    messages += sorted(interfaces.glob("msg/*.msg"))
     package = [ROOT / name for name in ("package.xml", "setup.py", "setup.cfg")]
     requirements = [REQUIREMENTS / name for name in plan.requirements + plan.constraints]
-    venv = fingerprint(ROOT, plan.python, plan.sourced)
+    venv = fingerprint(ROOT, plan.python, plan.ros)
     return {
         "venv": venv,
         "packages": fingerprint(venv, files=requirements),
-        "hook": fingerprint(venv, files=[HOOK, HOOK.with_name("parts.py")]),
+        "hook": fingerprint(venv, plan.sourced, files=[HOOK, HOOK.with_name("parts.py")]),
         "messages": fingerprint(venv, plan.colcon_packages, plan.colcon_flags, files=messages),
         "penumbra": fingerprint(venv, files=package),
     }

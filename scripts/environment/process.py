@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -72,8 +73,10 @@ def run(title: str, command: Sequence[object], cwd: Path = ROOT) -> str:
 
 def diagnose(title: str, output: str) -> str:
     """What a failed command means for the person in front of it."""
-    errors = [line.strip() for line in output.splitlines() if "error" in line.lower()]
-    cause = (errors or output.strip().splitlines() or ["it said nothing"])[-1][:200]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [number for number, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)]
+    first = errors[0] if errors else -1
+    cause = " ".join(lines[first:][:3])[:300] or "it said nothing"  # CMake wraps its lines
     if any(sign in output for sign in UNREACHABLE):
         cause = (
             "the package index cannot be reached. Check the network, the proxy or PIP_INDEX_URL and"
@@ -82,5 +85,5 @@ def diagnose(title: str, output: str) -> str:
     elif "No space left on device" in output:
         cause = "the disk is full. Make room and run this again"
     elif "No matching distribution found" in output:
-        cause += " for this Python (another may do: PYTHON=python3.12 scripts/setup)"
+        cause += " (for this Python; another may do: PYTHON=python3.12 scripts/setup)"
     return f"{title} failed: {cause}. Log: {LOG}"
