@@ -59,7 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Build or find the engine, try it, say where it is."""
     from penumbra.bundle import load_bundle
     from penumbra.runners import Settings, create, engine
-    from penumbra.runners.cuda import Cuda
 
     bundle = load_bundle(arguments.bundle)
     settings = Settings(
@@ -68,8 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         engine_cache_dir=arguments.engine_cache_dir,
         workspace_mb=arguments.workspace_mb,
     )
-    if not arguments.build_only:
-        _check_it_can_run_here(Cuda(arguments.device).capability, arguments.compute_capability)
+    _check_gpu(arguments)
     needed = engine.find(bundle, arguments.backend, settings, arguments.compute_capability)
     start = time.perf_counter()
     built = _build(needed, arguments.force)
@@ -105,13 +103,26 @@ def _build(needed: Engine, force: bool) -> bool:
         return needed.build(show, force)
 
 
-def _check_it_can_run_here(present: str, wanted: str | None) -> None:
+def _check_gpu(arguments: argparse.Namespace) -> None:
+    """That there is a GPU to build for or to try the engine on, before anything is built."""
     from penumbra.errors import PenumbraError
+    from penumbra.runners.base import RunnerError
+    from penumbra.runners.cuda import Cuda
 
+    wanted = arguments.compute_capability
+    if arguments.build_only and wanted is not None and arguments.backend == "tensorrt-rtx":
+        return  # which needs none
+    try:
+        present = Cuda(arguments.device).capability
+    except RunnerError as error:
+        raise PenumbraError(
+            f"{error}; to build for another machine: --backend tensorrt-rtx "
+            "--compute-capability 8.9 --build-only"
+        ) from error
     if wanted not in (None, present):
         raise PenumbraError(
             f"this machine's GPU has compute capability {present} and cannot try an engine for "
-            f"{wanted}: add --build-only"
+            f"{wanted}: use --backend tensorrt-rtx --build-only"
         )
 
 

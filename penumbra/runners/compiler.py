@@ -81,6 +81,8 @@ def build(
             f"{backend} {trt.__version__} cannot build {bundle.name}: "
             f"{logger.last_error or 'it does not say why'}"
         )
+    if progress is not None:
+        progress(1.0, "done")
     if cache is not None:
         write_atomically(timing_cache, memoryview(cache.serialize()))
     return memoryview(serialized)
@@ -173,7 +175,6 @@ def _make_monitor(trt: ModuleType, progress: Progress | None) -> Any:
             trt.IProgressMonitor.__init__(self)
             self.interruption: BaseException | None = None
             self._phases: list[Phase] = []  # the open ones, outermost first
-            self._reached = 0.0
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
             self._phases.append(Phase(phase_name, num_steps))
@@ -183,30 +184,39 @@ def _make_monitor(trt: ModuleType, progress: Progress | None) -> Any:
             try:
                 for phase in self._phases:
                     if phase.name == phase_name:
-                        phase.done = step + 1
-                self._reached = max(self._reached, fraction(self._phases))
+                        phase.complete(step)
                 if progress is not None:
-                    progress(self._reached, phase_name)
+                    progress(fraction(self._phases), phase_name)
             except BaseException as error:  # KeyboardInterrupt above all
                 self.interruption = error
             return self.interruption is None
 
         def phase_finish(self, phase_name: str) -> None:
             self._phases = [phase for phase in self._phases if phase.name != phase_name]
+            if self._phases:
+                self._phases[-1].parts += 1
 
     return Monitor()
 
 
 class Phase:
-    """A part of a build: so many steps, so many of them done."""
+    """A part of a build: so many steps, so many of them done, and what is known of the next one."""
 
     def __init__(self, name: str, steps: int) -> None:
         self.name, self.steps, self.done = name, max(1, steps), 0
+        self.parts = 0  # inner phases that ended within the step under way
+
+    def complete(self, step: int) -> None:
+        self.done, self.parts = step + 1, 0
 
 
 def fraction(phases: Sequence[Phase]) -> float:
-    """How much is done: an open phase is one step of the phase around it."""
+    """How much is done, from the innermost open phase to the outermost.
+
+    How many inner phases a step will have is not known: each is taken as half of what is left.
+    """
     inner = 0.0
     for phase in reversed(phases):
-        inner = min(1.0, (phase.done + inner) / phase.steps)
+        within_step = 1 - (1 - inner / 2) / 2**phase.parts
+        inner = min(1.0, (phase.done + within_step) / phase.steps)
     return inner

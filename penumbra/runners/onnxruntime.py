@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from penumbra.runners.base import Lane, Runner, RunnerError, Settings
+from penumbra.runners.pruning import prune
 
 log = logging.getLogger(__name__)
 
@@ -43,15 +44,20 @@ class OnnxRuntimeRunner(Runner):
         options.log_severity_level = 3  # errors; its warnings are about its own choices
         providers = self._providers(ort.get_available_providers())
         try:
-            session = ort.InferenceSession(
-                str(self.bundle.model_file), options, providers=providers
-            )
+            session = ort.InferenceSession(self._model(), options, providers=providers)
         except Exception as error:  # ONNX Runtime's own kinds have no common base but this
             raise RunnerError(_reason("load", self.bundle.name, error)) from error
         self._provider = session.get_providers()[0]
         if len(providers) > 1 and self._provider == CPU:
             log.warning("ONNX Runtime's CUDA provider does not start here: running on the CPU")
-        return [SessionLane(ort, session, self)]
+        return [SessionLane(session, self)]
+
+    def _model(self) -> bytes | str:
+        """The bundle's graph, without what leads only to outputs that nobody asked for."""
+        if len(self.outputs) == len(self.bundle.outputs):
+            return str(self.bundle.model_file)
+        wanted = [output.name for output in self.outputs]
+        return prune(self.bundle.model_file.read_bytes(), wanted)
 
     def _providers(self, available: list[str]) -> list[Any]:
         if CUDA not in available:
@@ -63,18 +69,15 @@ class OnnxRuntimeRunner(Runner):
 class SessionLane:
     """One session; ONNX Runtime spreads a single image over its threads by itself."""
 
-    def __init__(self, ort: Any, session: Any, runner: OnnxRuntimeRunner) -> None:
+    def __init__(self, session: Any, runner: OnnxRuntimeRunner) -> None:
         self._session: Any = session
         self._bundle_name = runner.bundle.name
         self._image_name = runner.bundle.input.name
         self._wanted = [output.name for output in runner.outputs]
-        self._options = ort.RunOptions()
-        # Else the outputs that nobody asked for are computed as well.
-        self._options.only_execute_path_to_fetches = True
 
     def run(self, image: np.ndarray) -> dict[str, np.ndarray]:
         try:
-            arrays = self._session.run(self._wanted, {self._image_name: image}, self._options)
+            arrays = self._session.run(self._wanted, {self._image_name: image})
         except Exception as error:  # ONNX Runtime's own kinds have no common base but this
             raise RunnerError(_reason("run", self._bundle_name, error)) from error
         return dict(zip(self._wanted, map(np.asarray, arrays), strict=True))

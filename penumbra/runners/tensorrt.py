@@ -57,8 +57,8 @@ class TensorRTRunner(Runner):
         trt = compiler.load_backend(self.name)
         cuda = Cuda(self.settings.device)
         with ExitStack() as unfinished:
-            cuda.open()
             unfinished.callback(cuda.close)
+            cuda.open()
             needed = engine.find(self.bundle, self.name, self.settings, cuda=cuda)
             needed.build(self.settings.progress)
             loaded = _load(trt, needed)
