@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from places import LOG, ROOT
@@ -37,9 +39,8 @@ def clean_environment() -> dict[str, str]:
 
 def run(title: str, command: Sequence[object], cwd: Path = ROOT) -> str:
     """The command's output; SetupError if it fails. An empty title shows nothing."""
-    started, shown, output = time.monotonic(), 0.0, []
-    terminal = sys.stderr.isatty()
-    with LOG.open("a") as log:
+    output: list[str] = []
+    with LOG.open("a") as log, progress(title, output):
         log.write(f"\n$ {' '.join(map(str, command))}\n")
         process = subprocess.Popen(
             [str(word) for word in command],
@@ -54,21 +55,40 @@ def run(title: str, command: Sequence[object], cwd: Path = ROOT) -> str:
         )
         for line in process.stdout:
             log.write(line)
+            log.flush()
             output.append(line)
-            elapsed = time.monotonic() - started
-            if title and terminal and line.strip():
-                say(f"\r\033[K  {title}: {elapsed:.0f} s  {line.strip()[:60]}", end="")
-            elif title and not terminal and elapsed - shown > 20:
-                say(f"  {title}: {elapsed:.0f} s")
-                shown = elapsed
-    if title and terminal:
-        say("\r\033[K", end="")
-    text = "".join(output)
-    if process.wait():
-        raise SetupError(diagnose(title or f"running {command[0]}", text))
-    if title:
-        say(f"  {title}: done in {time.monotonic() - started:.0f} s")
-    return text
+        if process.wait():
+            raise SetupError(diagnose(title or f"running {command[0]}", "".join(output)))
+    return "".join(output)
+
+
+@contextlib.contextmanager
+def progress(title: str, output: list[str]) -> Iterator[None]:
+    """Show that the work goes on, also while it is silent, and how long it took."""
+    if not title:
+        yield
+        return
+    started, ended = time.monotonic(), threading.Event()
+    terminal = sys.stderr.isatty()
+    every, before, end = (1, "\r\033[K", "") if terminal else (20, "", "\n")
+
+    def show() -> None:
+        while not ended.wait(every):
+            newest = output[-1].strip()[:60] if terminal and output else ""
+            say(f"{before}  {title}: {time.monotonic() - started:.0f} s  {newest}".rstrip(), end)
+
+    reporter = threading.Thread(target=show, daemon=True)
+    reporter.start()
+    try:
+        yield
+        result = f"  {title}: done in {time.monotonic() - started:.0f} s\n"
+    except BaseException:
+        result = ""
+        raise
+    finally:
+        ended.set()
+        reporter.join()
+        say(before + result, end="")
 
 
 def diagnose(title: str, output: str) -> str:
