@@ -38,6 +38,22 @@ def test_another_environment_does_not_get_in_the_way(shell_environment):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_sourcing_the_workspace_completes_the_shell(shell_environment):
+    """For programs that are not .venv's, such as the distribution's `ros2`, the shell has to do."""
+    workspace = HOOK.parents[2] / "ros2_ws"
+    variables = '"$AMENT_PREFIX_PATH" "$LD_LIBRARY_PATH" "$PYTHONPATH"'
+    ask = f'source install/setup.bash && printf "%s\\n" {variables}'
+    done = subprocess.run(
+        ["bash", "-c", ask], cwd=workspace, env=shell_environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    messages = workspace / "install" / "penumbra_msgs"
+    site = messages / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    expected = [messages, messages / "lib", site]
+    for variable, path in zip(done.stdout.splitlines(), expected, strict=True):
+        assert str(path) in variable.split(":")
+
+
 @pytest.fixture
 def other_python(tmp_path) -> Path:
     """An environment with the hook alone, as under a sourced ROS 2: no wheels restart Python."""

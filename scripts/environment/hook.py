@@ -39,4 +39,7 @@ def apply() -> None:
         os.execve(sys.executable, sys.orig_argv, os.environ)
 
 
-apply()
+# install/setup.bash asks this script of colcon's what the shell's variables lack, so it has to see
+# them as they are.
+if not any("_local_setup_util_" in word for word in sys.orig_argv):
+    apply()

@@ -34,6 +34,8 @@ def check_surroundings(plan: Plan) -> None:
         f"the headers of {plan.python}": has_headers == "True",
         f"the venv module of {plan.python}": has_pip == "True",
     }
+    if plan.sourced and " " in str(ROOT):
+        raise SetupError(f"ROS 2's tools fail in a path with spaces: move the clone out of {ROOT}")
     missing = [name for name, found in there.items() if not found]
     if missing:
         raise SetupError(
@@ -56,8 +58,14 @@ def install_packages(plan: Plan) -> None:
     arguments = [f for name in plan.requirements for f in ("-r", REQUIREMENTS / name)]
     arguments += [f for name in plan.constraints for f in ("-c", REQUIREMENTS / name)]
     pip("installing Python packages (minutes, the first time)", *arguments)
+
+
+def fit_packages(plan: Plan) -> None:
+    """Make what pip installed fit this machine, and find ROS 2 with nothing sourced."""
     if not plan.sourced:
         mend_wheels()
+        mend_colcon()
+    install_hook(plan)
 
 
 def mend_wheels() -> None:
@@ -73,6 +81,14 @@ def mend_wheels() -> None:
         new = re.sub(r'/opt/python/[^;"/]*/include/[^;"]*', lambda _: python_headers, new)
         if new != old:
             file.write_text(new)
+
+
+def mend_colcon() -> None:
+    """Put the quotes around the Python in its setup scripts that a path with spaces needs."""
+    for template in VENV.glob("lib/python3.*/site-packages/colcon_*/shell/template/prefix.*sh.em"):
+        text = template.read_text()
+        call = "\n$_colcon_python_executable "
+        template.write_text(text.replace(call, '\n"$_colcon_python_executable" '))
 
 
 def install_hook(plan: Plan) -> None:
@@ -126,7 +142,7 @@ def pip(title: str, *arguments: object) -> None:
 PARTS = {
     "venv": make_venv,
     "packages": install_packages,
-    "hook": install_hook,
+    "fit": fit_packages,
     "messages": build_messages,
     "penumbra": install_penumbra,
 }

@@ -115,7 +115,9 @@ def fingerprints(plan: Plan) -> dict[str, str]:
     return {
         "venv": venv,
         "packages": fingerprint(venv, files=requirements),
-        "hook": fingerprint(venv, plan.sourced, files=[HOOK, HOOK.with_name("parts.py")]),
+        "fit": fingerprint(
+            venv, plan.sourced, files=[HOOK, HOOK.with_name("parts.py"), *requirements]
+        ),
         "messages": fingerprint(venv, plan.colcon_packages, plan.colcon_flags, files=messages),
         "penumbra": fingerprint(venv, files=package),
     }
