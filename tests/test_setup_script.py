@@ -222,3 +222,10 @@ def test_a_sourced_ros_for_another_python(clone, shell_environment, sourced):
     assert_one_line(
         done, "is built for python3.99, which is not on PATH", "sudo apt install python3.99"
     )
+
+
+def test_a_sourced_ros_in_a_path_with_spaces(clone, shell_environment, sourced):
+    """`ros2 run` could not start what setuptools writes there; with ROS 2 from PyPI it is mended."""
+    done = setup(clone, shell_environment, **sourced)
+    assert_one_line(done, "fail in a path with spaces", str(clone))
+    assert not (clone / ".venv").exists()
