@@ -94,10 +94,23 @@ torch.fx.wrap("scatter_selected")
 
 @rule(select_max)
 def select_max_of_moments(x: Moments) -> tuple[Moments, Tensor]:
-    """The element with the largest mean, with its own variance."""
-    largest, selection = select_max(x.mean)
-    pooled = map_within_channels(x, lambda _: largest, lambda v: gather_selected(v, selection))
-    return pooled, selection
+    """The element with the largest median, with its own mean and variance.
+
+    In a window where ReLU shuts all four, their means are tiny but not zero: the largest of them
+    would be decided in the far tails of Gaussians (down to 1e-40), where no two runtimes and no two
+    precisions agree. Yet it counts, for the decoder will put a large value where it points. The
+    medians are zero there and the first position wins, as in the plain network and in nearly every
+    sample of it.
+    """
+    largest, selection = select_max(x.mean if x.median is None else x.median)
+
+    def take(value: Tensor) -> Tensor:
+        return gather_selected(value, selection)
+
+    def take_mean(mean: Tensor) -> Tensor:
+        return largest if x.median is None else take(mean)
+
+    return map_within_channels(x, take_mean, take), selection
 
 
 @rule(scatter_selected)

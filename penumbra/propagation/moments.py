@@ -22,6 +22,8 @@ class Moments:
 
     # No field, but a note of arithmetic: (z, a) where this is a·z plus a constant.
     origin = None
+    # Another note: the median of each element where it is known and differs from the mean.
+    median = None
 
     @property
     def std(self) -> Tensor:

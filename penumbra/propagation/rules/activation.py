@@ -33,9 +33,14 @@ def relu_jacobian(x: Moments, inplace: bool = False) -> Moments:
 
 @rule(*_RELU, relu="moment")
 def relu_moment(x: Moments, inplace: bool = False) -> Moments:
-    """Mean and variance of a rectified Gaussian (see `gaussian.rectified`)."""
-    result = rectified(x.mean, x.variance)
-    return Moments(result.mean, result.variance)
+    """Mean and variance of a rectified Gaussian (see `gaussian.rectified`).
+
+    Its median, max(0, μ), is noted: it says what most samples do, in particular nothing.
+    """
+    rectification = rectified(x.mean, x.variance)
+    result = Moments(rectification.mean, rectification.variance)
+    object.__setattr__(result, "median", x.mean.clamp(min=0))
+    return result
 
 
 @rule(*_LEAKY_RELU, relu="jacobian")
