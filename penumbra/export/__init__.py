@@ -1,0 +1,161 @@
+"""From a checkpoint to a bundle: the model, walked with moments, as one graph for the vehicle."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import penumbra
+from penumbra.bundle import Bundle, write_bundle
+from penumbra.errors import PenumbraError
+from penumbra.export.classes import classes_with_colours
+from penumbra.export.folding import fold_batch_norms
+from penumbra.export.frame import Frame, frame_of
+from penumbra.export.graph import to_bytes, to_onnx
+from penumbra.export.operators import refuse_unsupported
+from penumbra.export.precision import mean_in_half
+from penumbra.models import WEIGHTS, load_model, read_header
+from penumbra.propagation import propagate
+from penumbra.propagation.registry import diagonal
+from penumbra.propagation.tracing import is_noise
+
+# Smaller images have nothing to see; larger ones are a mistake in the arguments.
+_SMALLEST, _LARGEST = 32, 8192
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """How a model is to be seen by the vehicle; no height and width means: any."""
+
+    height: int | None = None
+    width: int | None = None
+    channel_order: str = "bgr"
+    precision: str = "fp32"
+    relu: str = "moment"
+
+    def __post_init__(self) -> None:
+        if (self.height is None) != (self.width is None):
+            raise PenumbraError("height and width go together: give both, or neither for any size")
+        for name, value in (("height", self.height), ("width", self.width)):
+            if value is not None and not _SMALLEST <= value <= _LARGEST:
+                raise PenumbraError(
+                    f"a {name} of {value} pixels: it must be between {_SMALLEST} and {_LARGEST}"
+                )
+
+
+# What another runner must come to on the same frames, by precision: the share of pixels with equal
+# labels, and the share whose uncertainty u is within `relative` u + `absolute`. Gates and pooling
+# flip on rounding; tests/export/test_precision.py measures how often.
+TOLERANCES = {
+    "fp32": {"labels": 0.9999, "uncertainty": 0.999, "relative": 1e-4, "absolute": 1e-6},
+    "mixed": {"labels": 0.99, "uncertainty": 0.95, "relative": 0.05, "absolute": 1e-4},
+    "fp16": {"labels": 0.99, "uncertainty": 0.9, "relative": 0.1, "absolute": 1e-3},
+}
+
+
+def make_frame(model: nn.Module, architecture: str, options: ExportOptions) -> Frame:
+    """The module that becomes the graph: pre-processing, propagated network, outputs."""
+    _, kind, head = frame_of(architecture)
+    dtype = torch.float16 if options.precision == "fp16" else torch.float32
+    model = copy.deepcopy(model).eval().to(dtype)
+    propagated = propagate(head(model), relu=options.relu)
+    if not any(is_noise(node, propagated.model, diagonal) for node in propagated.model.graph.nodes):
+        raise PenumbraError(
+            "the model has no noise layer, so nothing would ever be uncertain: export one with "
+            "dropout (for SegNet: --dropout class or encdec in training)"
+        )
+    return kind(
+        fold_batch_norms(propagated),
+        options.channel_order,
+        model.config["mean"],
+        model.config["std"],
+        tuple(model.config["size"]) if "size" in model.config else None,
+        dtype,
+    ).eval()
+
+
+def export_graph(
+    frame: Frame, options: ExportOptions, progress: Callable[[str], None] = lambda _: None
+) -> bytes:
+    """The frame as an ONNX file that TensorRT will compile, in the precision that was asked for."""
+    height, width = options.height or 64, options.width or 96
+    image = torch.zeros(height, width, 3, dtype=torch.uint8)
+    names = [output.name for output in frame.OUTPUTS]
+    progress("tracing and translating")
+    model = to_onnx(frame, image, names, dynamic=options.height is None)
+    progress("checking")
+    if options.precision == "mixed":
+        mean_in_half(model, dict(frame.named_parameters()))
+    refuse_unsupported(model)
+    return to_bytes(model)
+
+
+def export_bundle(
+    checkpoint: Path | str,
+    out: Path | str,
+    options: ExportOptions,
+    *,
+    name: str | None = None,
+    command: str = "penumbra.export.export_bundle",
+    progress: Callable[[str], None] = lambda _: None,
+) -> Bundle:
+    """Export the model file `checkpoint` (or the folder that holds it) as the bundle `out`."""
+    header = read_header(checkpoint)
+    architecture, config = header["architecture"], header["config"]
+    task, kind, _ = frame_of(architecture)
+    model = load_model(checkpoint)
+    graph = export_graph(make_frame(model, architecture, options), options, progress)
+    manifest = {
+        "name": name or Path(out).name,
+        "task": task,
+        "variant": {
+            "architecture": architecture,
+            "dropout": config["dropout"],
+            "rate": config["rate"],
+            "width": config["width"],
+            "relu": options.relu,
+            "variance": "diagonal",
+        },
+        "precision": options.precision,
+        "input": {
+            "name": "image",
+            "height": options.height,
+            "width": options.width,
+            "channel_order": options.channel_order,
+        },
+        "outputs": [output.entry(options.height, options.width) for output in kind.OUTPUTS],
+        "classes": classes_with_colours(config["classes"]) if task == "segmentation" else [],
+        "depth": config["depth"] if task == "depth" else None,
+        "calibration": None,
+        "thresholds": None,
+        "tolerances": TOLERANCES[options.precision],
+        "provenance": _provenance(header["provenance"], command),
+    }
+    progress("writing")
+    file = Path(checkpoint)
+    return write_bundle(
+        out,
+        manifest,
+        {"model.onnx": graph, WEIGHTS: file if file.suffix == ".safetensors" else file / WEIGHTS},
+    )
+
+
+def _provenance(of_model: dict[str, Any], command: str) -> dict[str, Any]:
+    """Where it comes from: what the model file says of its training, and this export."""
+    return {
+        "command": re.sub(r"(?<=\s)/\S*/", "", command),  # no folders of this machine
+        "version": penumbra.__version__,
+        "seed": of_model.get("seed"),
+        "data": of_model.get("data"),
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "training": of_model,
+    }
