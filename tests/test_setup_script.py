@@ -225,7 +225,7 @@ def test_a_sourced_ros_for_another_python(clone, shell_environment, sourced):
 
 
 def test_a_sourced_ros_in_a_path_with_spaces(clone, shell_environment, sourced):
-    """`ros2 run` could not start what setuptools writes there; with ROS 2 from PyPI it is mended."""
+    """`ros2 run` could not start what setuptools writes there."""
     done = setup(clone, shell_environment, **sourced)
     assert_one_line(done, "fail in a path with spaces", str(clone))
     assert not (clone / ".venv").exists()
