@@ -16,9 +16,12 @@ from types import TracebackType
 
 import numpy as np
 
-from penumbra.bundle import Bundle, DepthSpec, load_bundle
+from penumbra.bundle import Bundle, load_bundle
+from penumbra.depth import Camera, depth_of
 from penumbra.errors import PenumbraError
 from penumbra.runners import AUTO, Runner, Settings, create
+
+__all__ = ["Camera", "Config", "Pipeline", "Result", "depth_of"]
 
 
 @dataclass(frozen=True)
@@ -28,19 +31,6 @@ class Config:
     runner: str = AUTO
     outputs: tuple[str, ...] | None = None  # of the graph; None: all that are not optional
     settings: Settings = field(default_factory=Settings)
-
-
-@dataclass(frozen=True)
-class Camera:
-    """The focal length in pixels of images that are so many pixels wide (as in `CameraInfo`)."""
-
-    focal_px: float
-    width_px: int
-
-    @property
-    def focal_per_width(self) -> float:
-        """The same for any size that the image is scaled to."""
-        return self.focal_px / self.width_px
 
 
 @dataclass(frozen=True)
@@ -121,28 +111,3 @@ class Pipeline:
         trace: TracebackType | None,
     ) -> None:
         self.deactivate()
-
-
-def depth_of(
-    disparity: np.ndarray, std: np.ndarray, scale: DepthSpec, camera: Camera | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Depth z in metres, its standard deviation, and a confidence, from disparity d and its std σ.
-
-        z = f b / d,   σ_z = |dz/dd| σ = z σ / d   (first order),   confidence = 1 - σ_z / z
-
-    with f the focal length and d the disparity, both as fractions of the image width, and b the
-    baseline in metres. Disparity is taken as no less than that of the greatest depth, f b / z_max:
-    further away (or at d ≤ 0) depth reads z_max, and σ_z is what it is there.
-    """
-    focal = scale.focal_per_width if camera is None else camera.focal_per_width
-    if not (np.isfinite(focal) and focal > 0):
-        raise PenumbraError(
-            f"a focal length of {focal:g} image widths gives no depth: check the camera's "
-            "calibration (CameraInfo, K[0])"
-        )
-    product = np.float32(focal * scale.baseline_m)
-    clipped = np.maximum(disparity, product / np.float32(scale.max_depth_m))
-    relative = std / clipped  # σ / d, which is also σ_z / z
-    depth = np.divide(product, clipped, out=clipped)
-    confidence = np.clip(np.float32(1) - relative, np.float32(0), np.float32(1))
-    return depth, np.multiply(depth, relative, out=relative), confidence

@@ -3,6 +3,12 @@
 For segmentation: global accuracy, class average (mean recall) and mean intersection over union of
 the plain, the Monte-Carlo or the propagated prediction, over all labelled pixels of a CamVid split
 at full size. Classes that the network was trained without are left out.
+
+For depth: abs_rel, sq_rel, rmse (metres), rmse_log and the shares a1, a2, a3 of pixels within a
+factor of 1.25, 1.25², 1.25³, over the pixels with measured depth up to 80 m inside the crop of Garg
+et al., without median scaling, averaged over the frames. `--baseline FOLDER …` judges by the same
+measures what needs no network: each pixel's median of the depths that semi-global matching finds in
+those (training) pairs.
 """
 
 from __future__ import annotations
@@ -22,22 +28,33 @@ EXAMPLE = (
     "penumbra evaluate segnet config/models/segnet-camvid --data ../shared/data/camvid --split test"
 )
 METHODS = ("deterministic", "monte-carlo", "propagated")
+_PLAIN = ("abs_rel", "sq_rel", "rmse", "rmse_log", "a1", "a2", "a3")  # figures, not percentages
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     networks = parser.add_subparsers(metavar="NETWORK", dest="network", required=True)
     segnet = networks.add_parser("segnet", help="semantic segmentation on CamVid")
-    segnet.add_argument("checkpoint", type=Path, help="a model's folder or weights.safetensors")
-    segnet.add_argument("--data", type=Path, required=True, help="CamVid's folder")
     segnet.add_argument("--split", default="test", choices=("train", "val", "test"))
-    segnet.add_argument("--method", default="deterministic", choices=METHODS)
-    segnet.add_argument("--samples", type=int, default=50, help="of monte-carlo (default 50)")
-    segnet.add_argument("--seed", type=int, default=0, help="of monte-carlo (default 0)")
-    segnet.add_argument("--limit", type=int, help="only the first so many frames")
-    segnet.add_argument("--threads", type=int, help="CPU threads")
-    segnet.add_argument("--skip-bad", action="store_true", help="leave unreadable frames out")
-    segnet.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     segnet.set_defaults(evaluate=_segnet)
+    monodepth = networks.add_parser("monodepth", help="depth, on KITTI's LiDAR or its like")
+    monodepth.add_argument(
+        "--baseline", type=Path, nargs="+", metavar="FOLDER", help="pairs to take the median of"
+    )
+    monodepth.set_defaults(evaluate=_monodepth)
+    for network, data in ((segnet, "CamVid's folder"), (monodepth, "folder with measured depth")):
+        network.description = __doc__
+        network.formatter_class = argparse.RawDescriptionHelpFormatter
+        network.add_argument(
+            "checkpoint", type=Path, help="a model's folder or weights.safetensors"
+        )
+        network.add_argument("--data", type=Path, required=True, help=data)
+        network.add_argument("--method", default="deterministic", choices=METHODS)
+        network.add_argument("--samples", type=int, default=50, help="of monte-carlo (default 50)")
+        network.add_argument("--seed", type=int, default=0, help="of monte-carlo (default 0)")
+        network.add_argument("--limit", type=int, help="only the first so many frames")
+        network.add_argument("--threads", type=int, help="CPU threads")
+        network.add_argument("--skip-bad", action="store_true", help="leave bad frames out")
+        network.add_argument("--json", action="store_true", help="one JSON object, no table")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -72,11 +89,46 @@ def _segnet(arguments: argparse.Namespace) -> dict[str, Any]:
         print(f"skipped: {line}", file=sys.stderr)
     predict = predictor(model, arguments.method, arguments.samples, arguments.seed)
     confusion = confusion_of(predict, data, partial(tqdm, unit="frame"))
-    described = {"method": arguments.method, "split": arguments.split}
-    if arguments.method == "monte-carlo":
-        described |= {"samples": arguments.samples, "seed": arguments.seed}
+    described = _described(arguments) | {"split": arguments.split}
     counted = {"frames": len(data), "skipped": len(data.skipped)}
     return described | counted | confusion.summary() | {"classes": _per_class(classes, confusion)}
+
+
+def _monodepth(arguments: argparse.Namespace) -> dict[str, Any]:
+    from functools import partial
+
+    from tqdm import tqdm
+
+    from penumbra.bundle import DepthSpec
+    from penumbra.models import load_model, read_header
+    from penumbra.training.depth import errors_of, median_predictor, predictor
+    from penumbra.training.kitti import find_measured, find_pairs, whole
+
+    if read_header(arguments.checkpoint)["architecture"] != "monodepth":
+        raise PenumbraError(f"{arguments.checkpoint} is not a Monodepth")
+    model = load_model(arguments.checkpoint)
+    scale = DepthSpec(**model.config["depth"])
+    found = find_measured(arguments.data)[: arguments.limit]
+    recordings, skipped = whole(found, arguments.skip_bad)
+    for line in skipped:
+        print(f"skipped: {line}", file=sys.stderr)
+    predict = predictor(model, arguments.method, arguments.samples, arguments.seed)
+    bar = partial(tqdm, unit="frame", desc=arguments.method)
+    result = _described(arguments) | {"frames": len(recordings), "skipped": len(skipped)}
+    result |= errors_of(predict, recordings, scale, bar).summary()
+    if arguments.baseline:
+        pairs = [pair for folder in arguments.baseline for pair in find_pairs(folder)]
+        bar = partial(tqdm, unit="pair", desc="matching")
+        median = errors_of(median_predictor(bar(pairs), scale), recordings, scale).summary()
+        result["better_by"] = 1 - result["abs_rel"] / median["abs_rel"]
+        result["baseline"] = {"pairs": len(pairs)} | median
+    return result
+
+
+def _described(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.method != "monte-carlo":
+        return {"method": arguments.method}
+    return {"method": arguments.method, "samples": arguments.samples, "seed": arguments.seed}
 
 
 def _per_class(classes: list[str], confusion: Confusion) -> dict[str, dict[str, float]]:
@@ -90,7 +142,10 @@ def _table(result: dict[str, Any]) -> str:
         if name == "classes":
             lines.append(f"{'class':16}{'recall':>8}{'IoU':>8}")
             lines += [f"{c:16}{v['recall']:8.1%}{v['iou']:8.1%}" for c, v in value.items()]
+        elif name == "baseline":
+            lines += ["", "median depth", _table(value)]
         else:
-            shown = f"{value:.1%}" if isinstance(value, float) else value
+            how = ".3f" if name in _PLAIN else ".1%"
+            shown = format(value, how) if isinstance(value, float) else value
             lines.append(f"{name.replace('_', ' '):16} {shown}")
     return "\n".join(lines)

@@ -21,13 +21,14 @@ from typing import Any
 
 from penumbra.errors import PenumbraError
 from penumbra.files import cache_folder, write_atomically
-from penumbra.training.settings import SegNetOptions, Settings
+from penumbra.training.settings import MonodepthOptions, SegNetOptions, Settings
 
 EXAMPLE = "penumbra train segnet --data ../shared/data/camvid --run camvid --width 0.25"
 
 # Network → its own options, and the function that makes its task of them and of the seed.
 NETWORKS = {
     "segnet": (SegNetOptions, "penumbra.training.segmentation:segnet_task"),
+    "monodepth": (MonodepthOptions, "penumbra.training.depth:monodepth_task"),
 }
 
 
@@ -111,9 +112,15 @@ def _add_options(parser: argparse.ArgumentParser, kind: type) -> None:
     for part in fields(kind):
         shown = "" if part.default in (None, "", False) else f" (default {part.default})"
         of = next(t for t in (*typing.get_args(hints[part.name]), hints[part.name]) if t)
+        if of is bool:
+            how: dict[str, Any] = {"action": "store_true"}
+        elif typing.get_origin(of) is tuple:
+            how = {"type": typing.get_args(of)[0], "metavar": "X", "nargs": "+"}
+        else:
+            how = {"type": of, "metavar": "X"}
         parser.add_argument(
             "--" + part.name.replace("_", "-"),
             default=argparse.SUPPRESS,
             help=part.metadata["help"] + shown,
-            **({"action": "store_true"} if of is bool else {"type": of, "metavar": "X"}),
+            **how,
         )

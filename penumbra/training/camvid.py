@@ -83,11 +83,11 @@ def load_camvid(
 
 def read_image(path: Path) -> np.ndarray:
     """An RGB image, or an error that names the file."""
-    return cv2.cvtColor(_decode(path, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    return cv2.cvtColor(decode(path, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
 
 
 def _read_label(path: Path, image: np.ndarray) -> np.ndarray:
-    label = _decode(path, cv2.IMREAD_UNCHANGED)
+    label = decode(path, cv2.IMREAD_UNCHANGED)
     if label.ndim != 2 or label.dtype != np.uint8:
         raise PenumbraError(f"{path} is not a single-channel 8-bit label image")
     if label.shape != image.shape[:2]:
@@ -102,7 +102,8 @@ def _read_label(path: Path, image: np.ndarray) -> np.ndarray:
     return label
 
 
-def _decode(path: Path, flags: int) -> np.ndarray:
+def decode(path: Path, flags: int) -> np.ndarray:
+    """A whole JPEG or PNG file as OpenCV reads it with `flags`, or an error that names it."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -86,8 +86,8 @@ def segnet_task(options: SegNetOptions, seed: int) -> SegmentationTask:
     """SegNet on CamVid, as the command line asks for it."""
     if options.data is None:
         raise PenumbraError("--data is missing: give CamVid's folder (with train/, trainannot/ …)")
-    width, height = _pair(options.crop, "x", int, "--crop")
-    scales = _pair(options.scales, ",", float, "--scales")
+    width, height = pair_of(options.crop, "x", int, "--crop")
+    scales = pair_of(options.scales, ",", float, "--scales")
     withhold = [name for name in options.withhold.split(",") if name]
     train, validation = (
         load_camvid(Path(options.data), split, withhold, options.skip_bad)
@@ -112,7 +112,8 @@ def segnet_task(options: SegNetOptions, seed: int) -> SegmentationTask:
     )
 
 
-def _pair(text: str, separator: str, kind: type, name: str) -> tuple[Any, Any]:
+def pair_of(text: str, separator: str, kind: type, name: str) -> tuple[Any, Any]:
+    """The two values of an option such as `256x192`."""
     try:
         first, second = (kind(part) for part in text.split(separator))
     except ValueError:

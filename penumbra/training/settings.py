@@ -52,3 +52,32 @@ class SegNetOptions:
     balance: float = option(1.0, "1: median-frequency balancing; 0: none; between: its power")
     skip_bad: bool = option(False, "leave unreadable frames out and count them")
     init: str | None = option(None, "weights to start from (a model's folder or file)")
+
+
+@dataclass
+class MonodepthOptions:
+    """Depth from one image with Monodepth, learnt from stereo pairs.
+
+    The defaults are the published network's.
+    """
+
+    data: tuple[str, ...] | None = option(
+        None, "folders of pairs: KITTI raw, odometry, or left/ right/"
+    )
+    rendered: int = option(0, "add so many rendered pairs (drawn once, kept in the cache)")
+    validation: str | None = option(
+        None, "folder with measured depth; without it, the last tenth of the pairs"
+    )
+    encoder: str = option("vgg", "vgg or resnet50")
+    width: float = option(1.0, "factor on all channel counts")
+    batch_norm: bool = option(False, "behind each convolution; for short trainings")
+    dropout_rate: float = option(0.5, "share of activations dropped before the last convolution")
+    size: str = option("512x256", "WIDTHxHEIGHT that images are scaled to, multiples of 128")
+    zoom: str = option("1,1", "range of the random zoom, from 1 on")
+    grey: float = option(0.0, "share of the pairs that are shown without their colours")
+    known: float = option(0.0, "weight of known disparities in the loss; the paper has none")
+    hints: bool = option(False, "match pairs without measured depth and take that as known")
+    baseline: float = option(0.54, "metres between the two cameras")
+    focal_per_width: float = option(0.58, "of pairs without calibration")
+    skip_bad: bool = option(False, "leave unreadable frames out and count them")
+    init: str | None = option(None, "weights to start from (a model's folder or file)")

@@ -1,0 +1,49 @@
+"""Draw streets into files: pictures with labels as CamVid has them, or stereo pairs with depth.
+
+`--layout camvid` writes train/ trainannot/ val/ valannot/ test/ testannot/ (8:1:1), which
+`penumbra train segnet --data DIR` reads. `--layout stereo` writes left/ right/ depth/ depth_right/
+and calib.txt with KITTI's field of view, for `penumbra train monodepth --data DIR`; depth is a
+16-bit PNG of metres x 256. The same command continues what was stopped, or adds frames.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from penumbra.errors import PenumbraError
+
+EXAMPLE = "penumbra scenes --out streets --frames 200 --layout camvid"
+_SIZES = {"camvid": "480x360", "stereo": "620x188"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--frames", type=int, required=True, help="how many in all")
+    parser.add_argument("--layout", choices=tuple(_SIZES), default="camvid")
+    parser.add_argument("--size", help=f"WIDTHxHEIGHT (default {_SIZES})")
+    parser.add_argument("--seed", type=int, default=0, help="other streets (default 0)")
+    parser.add_argument("--workers", type=int, help="processes (default: one per core)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from penumbra.training.rendered import Plan, write_scenes
+
+    size = arguments.size or _SIZES[arguments.layout]
+    try:
+        width, height = map(int, size.split("x"))
+    except ValueError:
+        raise PenumbraError(f"--size {size!r}: write it as WIDTHxHEIGHT") from None
+    plan = Plan(arguments.layout, width, height, arguments.seed)
+    drawn = write_scenes(
+        plan,
+        arguments.frames,
+        arguments.out,
+        arguments.workers,
+        lambda work, total: tqdm(work, total=total, unit="frame"),
+    )
+    kept = arguments.frames - drawn
+    print(f"{drawn} frames drawn, {kept} were there; {arguments.out}")
+    return 0
