@@ -54,6 +54,20 @@ def matrix_of():
     return _matrix_of
 
 
+def _through_onnx(model, x):
+    """The outputs of the model exported to ONNX, as ONNX Runtime computes them."""
+    import onnxruntime
+
+    program = torch.onnx.export(model, (x,), dynamo=True, verbose=False)
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    return session.run(None, {session.get_inputs()[0].name: x.numpy()})
+
+
+@pytest.fixture(scope="session")
+def through_onnx():
+    return _through_onnx
+
+
 @pytest.fixture
 def exporting(monkeypatch):
     """Rules take the form that goes into an exported graph."""

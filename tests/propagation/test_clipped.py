@@ -91,3 +91,14 @@ def test_bounds_that_make_no_sense_are_refused(bounds):
     x = Moments(torch.zeros(2), torch.ones(2))
     with pytest.raises(PropagationError, match="clamp"):
         propagate(Call(lambda v: torch.clamp(v, *bounds)))(x)
+
+
+@pytest.mark.parametrize("relu", ["moment", "jacobian"])
+def test_relu6_survives_the_export(relu, through_onnx):
+    model = propagate(nn.Sequential(nn.Dropout(0.3), nn.Hardtanh(0, 6)).eval(), relu=relu)
+    x = torch.linspace(-3, 12, 31).reshape(1, 31)
+    out = model(x)
+    mean, variance = (torch.from_numpy(value) for value in through_onnx(model, x))
+    # erf instead of erfc: 1e-6 of σ² (σ is 0.65 |x| here)
+    torch.testing.assert_close(mean, out.mean, rtol=1e-6, atol=1e-5)
+    torch.testing.assert_close(variance, out.variance, rtol=1e-5, atol=1e-4)

@@ -5,6 +5,7 @@ The reference runs the plain layers on all 2ⁿ masked inputs, so it shares noth
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -185,7 +186,7 @@ FIRST_AFFINE = {
     "conv, reflected": (
         nn.Dropout2d(P), nn.Conv2d(3, 2, 3, padding=1, padding_mode="reflect"), (1, 3, 4, 4),
     ),
-    "conv, same": (nn.Dropout2d(P), nn.Conv2d(3, 2, (2, 3), padding="same"), (1, 3, 4, 4)),
+    "conv, same": (nn.Dropout2d(P), nn.Conv2d(3, 2, (1, 3), padding="same"), (1, 3, 4, 4)),
     "transposed": (
         nn.Dropout2d(P), nn.ConvTranspose2d(3, 2, 3, stride=2, padding=1, output_padding=1),
         (1, 3, 3, 2),
@@ -375,6 +376,29 @@ def test_monte_carlo_batch_norm_within_sampling_error(after):
     assert_within_sampling_error(model, normal(1, 2, 3, 3))
 
 
+def test_monte_carlo_batch_norm_and_a_convolution_are_exact():
+    """Against Gauss-Hermite quadrature over (μ, s) of both channels: exact for polynomials.
+
+    Outputs are of degree 2 in the noise, squares of degree 4: three nodes for each of the four
+    Gaussians integrate degree 5.
+    """
+    norm, conv = noisy_norm(2), nn.Conv2d(2, 2, 2).double()
+    x = normal(1, 2, 3, 3)
+    out = propagate(nn.Sequential(norm, conv))(x)
+    points, weights = (torch.from_numpy(v) for v in np.polynomial.hermite_e.hermegauss(3))
+    weights = weights / weights.sum()
+    root = torch.linalg.cholesky(norm.covariance)  # (channels, 2, 2)
+    values, probability = [], []
+    for chosen in itertools.product(range(3), repeat=4):
+        drawn = torch.einsum("cij,cj->ci", root, points[list(chosen)].reshape(2, 2))
+        mean, scale = (norm.shift + drawn[:, 0], norm.scale + drawn[:, 1])
+        y = (x - mean.reshape(1, 2, 1, 1)) * (scale * norm.norm.weight).reshape(1, 2, 1, 1)
+        with torch.no_grad():
+            values.append(conv(y + norm.norm.bias.reshape(1, 2, 1, 1)))
+        probability.append(weights[list(chosen)].prod())
+    assert_same(out, expectation(torch.stack(values), torch.stack(probability)))
+
+
 def test_monte_carlo_batch_norm_after_channel_dropout_is_exact():
     """Given the mask, x is exact: the norm's own moments, averaged over all masks."""
     norm, conv = noisy_norm(2), nn.Conv2d(2, 2, 2).double()
@@ -438,6 +462,20 @@ def test_fit_batchnorm_noise_is_the_noise_of_training_batches():
     assert ((out.variance / sampled - 1).abs() <= 0.26).all()
     mean_error = (sampled / 500 + sampled / 20_000).sqrt()
     assert ((out.mean - values.mean(0)).abs() <= 4 * mean_error).all()
+
+
+def test_fit_batchnorm_noise_takes_the_statistics_that_batch_norm_uses():
+    """Mean and inverse std of a batch, read off what torch makes of it in training mode."""
+    batches = normal(5, 3, 2) * 2 + 1
+    fitted = fit_batchnorm_noise(nn.BatchNorm1d(2, eps=0.1).double(), list(batches), 3)
+    out = torch.stack([F.batch_norm(b, None, None, training=True, eps=0.1) for b in batches])
+    scale = (out[:, 1] - out[:, 0]) / (batches[:, 1] - batches[:, 0])
+    mean = batches[:, 0] - out[:, 0] / scale
+    torch.testing.assert_close(fitted.shift, mean.mean(0))
+    torch.testing.assert_close(fitted.scale, scale.mean(0))
+    for channel in range(2):
+        together = torch.cov(torch.stack([mean[:, channel], scale[:, channel]]))
+        torch.testing.assert_close(fitted.covariance[channel], together)
 
 
 def test_fit_batchnorm_noise_gives_propagation_and_sampling_one_model():

@@ -44,6 +44,7 @@ def clamp_moment(x: Moments, min: float | None = None, max: float | None = None)
     if min is None:
         lowered = rectified(max - x.mean, x.variance)
         return Moments(max - lowered.mean, lowered.variance)
+    min, max = float(min), float(max)  # a graph of integers next to floats is not exported
     std = x.variance.sqrt()
     low, high = corner(x.mean - min, std), corner(x.mean - max, std)
     below = standardized(min - x.mean, std).clamp(min=0)
@@ -52,7 +53,7 @@ def clamp_moment(x: Moments, min: float | None = None, max: float | None = None)
     kept = low.positive - high.positive - low.loss - high.loss + 2 * mixed
     mean = x.mean.clamp(min, max) + std * (low.lift - high.lift)
     # No distribution on an interval is wider than half of it at either end.
-    return Moments(mean, (x.variance * kept).clamp(0, (max - min) ** 2 / 4))
+    return Moments(mean, (x.variance * kept).clamp(0.0, (max - min) ** 2 / 4))
 
 
 def _check(low: float | None, high: float | None) -> None:

@@ -65,7 +65,7 @@ def _moment(x: Moments, alpha: float, scale: float = 1.0, rate: float = 1.0) -> 
     The differences cancel where the variance is small. They are therefore computed in double
     precision (in an exported graph, for which TensorRT has none, as they come) and left to
     `_narrow` below the width at which both err alike. So the variance is right to 1e-6 σ² outside
-    of exported graphs and to 2e-3 σ² in a float32 one, 1e-5 σ² from σ = 0.1 on
+    of exported graphs and to 2e-3 σ² in a float32 one, 1e-4 σ² from σ = 0.1 on
     (tests/propagation/test_elu.py).
     """
     dtype = x.mean.dtype

@@ -8,7 +8,6 @@ plain network does; "moment" takes the window as independent Gaussians (Clark 19
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -33,6 +32,24 @@ def _one_channel(value: Tensor, dimensions: int) -> Tensor:
     return value[(slice(0, 1),) * (value.dim() - dimensions)]
 
 
+def _over_windows(like: Tensor, counts: Sequence[list[int]]) -> Tensor:
+    """The product of counts along each dimension, as a tensor over all windows."""
+    product = torch.ones((), dtype=like.dtype, device=like.device)
+    for axis, values in enumerate(counts):
+        shape = [-1 if i == axis else 1 for i in range(len(counts))]
+        product = product * torch.tensor(values).to(like).reshape(shape)
+    return product
+
+
+def _elements(
+    index: int, size: int, outputs: int, kernel: int, stride: int, padding: int, with_padding: bool
+) -> int:
+    """How many elements along one dimension torch divides a window by."""
+    start = index * stride - padding
+    stop = min(start + kernel, size + padding)
+    return stop - start if with_padding else min(stop, size) - max(start, 0)
+
+
 def _average_rule(average: Callable[..., Tensor], dimensions: int) -> Callable[..., Moments]:
     @rule(average)
     def average_pool(
@@ -40,28 +57,28 @@ def _average_rule(average: Callable[..., Tensor], dimensions: int) -> Callable[.
         ceil_mode: bool = False, count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Moments:  # fmt: skip
-        """Var = Σ V / n², where n is the divisor of each window (it varies at the borders)."""
-        stride = kernel_size if stride is None else stride
+        """Var = Σ V / n², where n is the divisor of each window (it varies at the borders).
 
-        def pool(value: Tensor, **override: int) -> Tensor:
-            return average(
-                value, kernel_size, stride, padding, ceil_mode, count_include_pad, **override
-            )
+        torch.onnx.export drops `divisor_override` without a word, so it is multiplied in.
+        """
+        kernel, padding = _tuple(kernel_size, dimensions), _tuple(padding, dimensions)
+        stride = kernel if stride is None or stride == [] else _tuple(stride, dimensions)
 
-        def divisor(variance: Tensor) -> float | Tensor:
-            plain = not ceil_mode and (count_include_pad or not any(_tuple(padding, dimensions)))
-            if plain:
-                return math.prod(_tuple(kernel_size, dimensions))
-            ones = torch.ones_like(_one_channel(variance, dimensions))
-            return pool(ones, divisor_override=1) / pool(ones)  # elements / (elements / divisor)
+        def pool(value: Tensor) -> Tensor:
+            return average(value, kernel, stride, padding, ceil_mode, count_include_pad)
 
-        if divisor_override:
-            return map_within_channels(
-                x,
-                lambda v: pool(v, divisor_override=divisor_override),
-                squared=lambda v: pool(v, divisor_override=divisor_override**2),
-            )
-        return map_within_channels(x, pool, squared=lambda v: pool(v) / divisor(v))
+        mean = pool(x.mean)
+        geometry = (x.mean.shape[-dimensions:], mean.shape[-dimensions:], kernel, stride, padding)
+        n = _over_windows(mean, [
+            [_elements(i, *axis, count_include_pad) for i in range(axis[1])]
+            for axis in zip(*geometry, strict=True)
+        ])  # fmt: skip
+        if divisor_override is None:
+            return map_within_channels(x, pool, squared=lambda v: pool(v) / n)
+        scale = n / divisor_override
+        return map_within_channels(
+            x, lambda v: pool(v) * scale, squared=lambda v: pool(v) * (scale / divisor_override)
+        )
 
     return average_pool
 
@@ -98,15 +115,15 @@ def _adaptive_rule(average: Callable[..., Tensor], dimensions: int) -> None:
             for size, output in zip(sizes, _tuple(output_size, dimensions), strict=True)
         ]
 
-        def squared(variance: Tensor) -> Tensor:
-            pooled = average(variance, output_size)
-            for axis, (size, output) in enumerate(zip(sizes, outputs, strict=True)):
-                counts = [-(-(i + 1) * size // output) - i * size // output for i in range(output)]
-                shape = [-1 if i == axis else 1 for i in range(dimensions)]
-                pooled = pooled / torch.tensor(counts).to(pooled).reshape(shape)
-            return pooled
-
-        return map_within_channels(x, lambda v: average(v, output_size), squared=squared)
+        n = _over_windows(x.mean, [
+            [-(-(i + 1) * size // output) - i * size // output for i in range(output)]
+            for size, output in zip(sizes, outputs, strict=True)
+        ])  # fmt: skip
+        return map_within_channels(
+            x,
+            lambda v: average(v, output_size),
+            squared=lambda v: average(v, output_size) / n,
+        )
 
 
 _adaptive_rule(F.adaptive_avg_pool1d, 1)
