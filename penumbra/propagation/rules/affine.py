@@ -78,8 +78,10 @@ def _convolution(
             kernels = weight.unflatten(0, (groups, -1)).transpose(1, 2)
         outputs = kernels.shape[2]  # per group; kernels: (groups, inputs/group, outputs/group, …)
         kernels = kernels.reshape(inputs, outputs, *weight.shape[2:])
-        size = factor.shape[0] * outputs * factor[0, 0].numel()
-        step = max(1, min(inputs // groups, _CHUNK_ELEMENTS // max(1, size)))
+        step = inputs // groups
+        if not torch.compiler.is_exporting():  # a graph must not depend on the picture's size
+            size = factor.shape[0] * outputs * factor[0, 0].numel()
+            step = max(1, min(step, _CHUNK_ELEMENTS // max(1, size)))
         total = []
         for group in range(groups):
             first, last = group * inputs // groups, (group + 1) * inputs // groups
