@@ -102,7 +102,7 @@ def select_max_of_moments(x: Moments) -> tuple[Moments, Tensor]:
     medians are zero there and the first position wins, as in the plain network and in nearly every
     sample of it.
     """
-    largest, selection = select_max(x.mean if x.median is None else x.median)
+    largest, selection = select_max(x.typical)
 
     def take(value: Tensor) -> Tensor:
         return gather_selected(value, selection)

@@ -32,6 +32,11 @@ class Moments:
             return torch.zeros_like(self.mean)
         return self.variance.sqrt()
 
+    @property
+    def typical(self) -> Tensor:
+        """What most samples are near: the median where it is known to differ, or the mean."""
+        return self.mean if self.median is None else self.median
+
     def diagonal(self) -> Moments:
         """The same moments with nothing but the variance of each element kept."""
         return Moments(self.mean, self.variance)

@@ -147,7 +147,7 @@ def _maximum_rule(
     dimensions: int,
 ) -> None:
     def argmax(x: Moments, *geometry: Any, **named: Any) -> tuple[Moments, Tensor]:
-        _, indices = with_indices(x.mean, *geometry, **named)
+        _, indices = with_indices(x.typical, *geometry, **named)
         # Noise shared by a channel scales or shifts all of a window alike: it follows the argmax.
         chosen = map_within_channels(x, lambda v: gather_positions(v, indices, dimensions))
         return chosen, indices
