@@ -130,8 +130,8 @@ def test_propagated_disparity_against_sampling(encoder):
 
     Up to the sigmoid the propagated moments are exact; its input is a sum of 72 products with
     Bernoulli variables, which the rule takes as Gaussian. So the error has two parts: sampling,
-    1/√n σ of the mean and √(2/n) of the variance, and the Gaussian approximation. For the second
-    the tolerance is what was measured with 40,000 samples, doubled.
+    1/√n σ of the mean and √(2/n) of the variance, and the Gaussian approximation. Measured with
+    20,000 samples, that costs nothing in the mean and 1.1 % of the variance; twice that is allowed.
     """
     samples = 2000
     model, image = excited(encoder), torch.randn(1, 3, 64, 64)
@@ -141,10 +141,10 @@ def test_propagated_disparity_against_sampling(encoder):
     assert found.mean.shape == reference.mean.shape == (1, 1, 64, 64)
     std = reference.variance.sqrt()
     shift = (found.mean - reference.mean).abs() / std
-    assert shift.mean() < 2 * samples**-0.5
+    assert shift.mean() < samples**-0.5
     relative = (found.variance - reference.variance).abs() / reference.variance
-    assert relative.mean() < (2 / samples) ** 0.5 + 0.03
-    assert abs(found.variance.sum() / reference.variance.sum() - 1) < 0.02
+    assert relative.mean() < (2 / samples) ** 0.5 + 0.022
+    assert abs(found.variance.sum() / reference.variance.sum() - 1) < 0.022
 
 
 def test_noise_reaches_one_convolution_only():
