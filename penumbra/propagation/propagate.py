@@ -35,6 +35,10 @@ def propagate(
     returns `Moments` wherever `model` returns tensors. It shares the model's parameters. Values
     that no noise has reached are computed by the plain network and have `variance is None`.
 
+    Noise is what a noise layer makes, or `F.dropout`, whatever its `training` says. Noise behind an
+    `if self.training:` leaves no trace in an eval-mode graph: put it into a layer and register that
+    with `@penumbra.propagation.noise`.
+
     Args:
         model: any nn.Module that torch.fx can trace, in eval mode.
         relu: "moment" integrates a rectified Gaussian; "jacobian" is the paper's first order,
