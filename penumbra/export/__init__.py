@@ -156,6 +156,6 @@ def _provenance(of_model: dict[str, Any], command: str) -> dict[str, Any]:
         "seed": of_model.get("seed"),
         "data": of_model.get("data"),
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "training": of_model,
     }

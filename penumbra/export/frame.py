@@ -152,9 +152,14 @@ class DepthFrame(Frame):
         return disparity, uncertainty, uncertainty.mean()
 
 
+def _itself(model: nn.Module) -> nn.Module:
+    return model
+
+
 # Architecture → its task, its frame, and what is propagated of it.
 FRAMES: dict[str, tuple[str, type[Frame], Callable[[nn.Module], nn.Module]]] = {
     "segnet": ("segmentation", SegmentationFrame, Scores),
+    "monodepth": ("depth", DepthFrame, _itself),
 }
 
 

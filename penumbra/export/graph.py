@@ -29,7 +29,8 @@ OPSET = 18
 LAYER = "penumbra.layer"
 # Constants with more elements are not folded: shapes and factors are, weights are not.
 _FOLD_AT_MOST = 1024
-_SMALLEST, _LARGEST = 32, 8192
+# A dynamic size is at least two windows of SegNet's last pooling: torch.export makes 1 a constant.
+_SMALLEST, _LARGEST = 64, 8192
 
 
 def to_onnx(frame: nn.Module, image: Tensor, outputs: list[str], dynamic: bool = False) -> ir.Model:
@@ -41,7 +42,14 @@ def to_onnx(frame: nn.Module, image: Tensor, outputs: list[str], dynamic: bool =
         shapes = ({0: height, 1: width},)
     with torch.inference_mode(), _quietly():
         with preserve_node_meta():
-            program = torch.export.export(frame, (image,), dynamic_shapes=shapes)
+            # Deferred: that cropping leaves no more than padding made is true for every size, but
+            # not seen by torch's solver.
+            program = torch.export.export(
+                frame,
+                (image,),
+                dynamic_shapes=shapes,
+                prefer_deferred_runtime_asserts_over_guards=True,
+            )
         exported = torch.onnx.export(
             program,
             input_names=["image"],
@@ -54,6 +62,7 @@ def to_onnx(frame: nn.Module, image: Tensor, outputs: list[str], dynamic: bool =
     model = exported.model
     _name_layers(model, exported.exported_program)
     onnxscript.optimizer.optimize(model, input_size_limit=_FOLD_AT_MOST)
+    _measure_after_cast(model)
     _square_by_multiplying(model)
     _stack_phases_as_channels(model)
     passes.CommonSubexpressionEliminationPass()(model)
@@ -94,7 +103,8 @@ def _name_layers(model: ir.Model, program: torch.export.ExportedProgram) -> None
         layer = node.meta.get("custom", {}).get("layer")
         if layer is None:  # not inside the walk: the module whose forward made it
             stack = list((node.meta.get("nn_module_stack") or {}).values())
-            layer = f"'{stack[-1][0]}'" if stack and stack[-1][0] else "pre- or post-processing"
+            inside = stack[-1][0] if stack else ""
+            layer = f"'{inside}'" if inside else "the frame's pre- or post-processing"
         layers[node.name] = layer
     for node in model.graph:
         origin = re.match(r"%(\w+)", node.metadata_props.get("pkg.torch.onnx.fx_node", ""))
@@ -110,6 +120,18 @@ def _call_nodes_by_layer(model: ir.Model) -> None:
         name = f"{layer[1] if layer else 'frame'}/{node.op_type}"
         taken[name] += 1
         node.name = name if taken[name] == 1 else f"{name}_{taken[name]}"
+
+
+def _measure_after_cast(model: ir.Model) -> None:
+    """Ask the converted image for its height and width: of uint8, TensorRT knows Cast alone."""
+    (image,) = model.graph.inputs
+    cast = next(node for node in model.graph if node.op_type == "Cast" and image in node.inputs)
+    measures = [node for node in image.consumers() if node.op_type == "Shape"]
+    for node in measures:
+        node.replace_input_with(0, cast.outputs[0])
+    if measures:
+        model.graph.remove(cast)
+        model.graph.insert_before(model.graph[0], cast)
 
 
 def _square_by_multiplying(model: ir.Model) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 # By operator: which of its inputs are parameters.
 _WEIGHTED = {
@@ -53,6 +54,7 @@ def mean_in_half(model: ir.Model, parameters: Collection[str]) -> int:
                 node.replace_input_with(index, _cast(value, wanted, node, casts, chosen))
     for value in half:
         value.dtype = ir.DataType.FLOAT16
+    RemoveUnusedNodesPass()(model)  # the constants that were replaced
     return len(nodes)
 
 

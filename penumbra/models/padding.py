@@ -18,7 +18,10 @@ class PadToMultiple(nn.Module):
         self.multiple = multiple
 
     def forward(self, x: Tensor) -> Tensor:
-        right, bottom = -x.shape[-1] % self.multiple, -x.shape[-2] % self.multiple
+        height, width = x.shape[-2], x.shape[-1]
+        # Written so that an export with dynamic sizes sees the multiple: n ⌈h/n⌉, not h + (-h mod n).
+        bottom = (height + self.multiple - 1) // self.multiple * self.multiple - height
+        right = (width + self.multiple - 1) // self.multiple * self.multiple - width
         return F.pad(x, (0, right, 0, bottom), mode="replicate")
 
     def extra_repr(self) -> str:

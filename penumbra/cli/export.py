@@ -1,0 +1,107 @@
+"""Turn a trained network into a bundle that the vehicle runs.
+
+The bundle is a folder: model.onnx (the whole frame in one graph: camera image in; prediction,
+uncertainty and scores out), weights.safetensors, manifest.yaml. A graph of a fixed size is the
+fastest; with --dynamic one bundle serves cameras of any size. Operators that TensorRT could not
+compile are refused here.
+
+--precision mixed computes the mean in FP16 and the variance in FP32: right for TensorRT. fp16
+computes all in FP16 and loses small variances. On a CPU fp32 is the fastest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+
+from penumbra.errors import PenumbraError
+
+EXAMPLE = "penumbra export config/models/segnet-street --out street --height 360 --width 480"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="folder with a weights.safetensors, or the file"
+    )
+    parser.add_argument("--out", required=True, metavar="BUNDLE", help="folder to write")
+    parser.add_argument("--name", help="the model's name (default: that of the folder)")
+    parser.add_argument("--height", type=int, metavar="PIXELS", help="of the camera's image")
+    parser.add_argument("--width", type=int, metavar="PIXELS", help="of the camera's image")
+    parser.add_argument("--dynamic", action="store_true", help="images of any size")
+    parser.add_argument(
+        "--channel-order", choices=("bgr", "rgb"), default="bgr", help="of the image (default bgr)"
+    )
+    parser.add_argument(
+        "--precision", choices=("fp32", "fp16", "mixed"), default="fp32", help="(default fp32)"
+    )
+    parser.add_argument(
+        "--relu",
+        choices=("moment", "jacobian"),
+        default="moment",
+        help="moments of a rectified Gaussian, or the paper's first order (default moment)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    fixed = arguments.height is not None or arguments.width is not None
+    if fixed == arguments.dynamic:
+        raise PenumbraError(
+            "which size has the camera's image? Give --height and --width (the fastest), "
+            "or --dynamic for any"
+        )
+    from tqdm import tqdm
+
+    from penumbra.export import ExportOptions, export_bundle
+
+    options = ExportOptions(
+        arguments.height,
+        arguments.width,
+        arguments.channel_order,
+        arguments.precision,
+        arguments.relu,
+    )
+    steps = tqdm(total=3, desc="export", unit="step", leave=False)
+
+    def progress(step: str) -> None:
+        steps.set_postfix_str(step)
+        steps.update()
+
+    with steps:
+        bundle = export_bundle(
+            arguments.checkpoint,
+            arguments.out,
+            options,
+            name=arguments.name,
+            command=_command(arguments),
+            progress=progress,
+        )
+    result = {
+        "bundle": str(bundle.path),
+        "name": bundle.name,
+        "precision": bundle.precision,
+        "bytes": bundle.model_file.stat().st_size,
+        "sha256": bundle.sha256,
+    }
+    if arguments.json:
+        print(json.dumps(result))
+    else:
+        size = "any size" if arguments.dynamic else f"{arguments.width}x{arguments.height}"
+        print(
+            f"{bundle.path}: {bundle.name} for images of {size}, {bundle.precision}, "
+            f"{result['bytes'] / 2**20:.1f} MiB, sha256 {bundle.sha256[:12]}"
+        )
+    return 0
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """The command that makes this bundle again, as the manifest tells it."""
+    parts = ["penumbra", "export", arguments.checkpoint, "--out", arguments.out]
+    if arguments.dynamic:
+        parts.append("--dynamic")
+    else:
+        parts += ["--height", arguments.height, "--width", arguments.width]
+    parts += ["--channel-order", arguments.channel_order]
+    parts += ["--precision", arguments.precision, "--relu", arguments.relu]
+    return shlex.join(map(str, parts))
