@@ -65,6 +65,6 @@ def test_version(capsys):
 
 
 def test_a_reader_that_goes_away_is_no_mistake():
-    command = f"{sys.executable} -m penumbra.cli.main --help | true; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    command = '"$0" -m penumbra.cli.main --help | true; echo ${PIPESTATUS[0]}'
+    done = subprocess.run(["bash", "-c", command, sys.executable], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("0\n", "")
