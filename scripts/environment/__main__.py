@@ -58,7 +58,7 @@ def bring_up_to_date(profile: str) -> None:
     stamp = read_stamp()
     plan = make_plan(profile, os.environ, stamp)
     wanted = fingerprints(plan)
-    done = dict(stamp.get("parts", {}))
+    done = {part: mark for part, mark in stamp.get("parts", {}).items() if part in wanted}
     if not stamp and VENV.exists():
         damaged = True
     else:
