@@ -104,3 +104,12 @@ def test_mistakes_are_told_in_one_line(tmp_path, capsys, words, text):
 def test_rendered_pairs_for_training_are_a_little_larger_than_its_images():
     plan = kitti_plan((128, 384))
     assert (plan.width, plan.height) == (461, 139)
+
+
+def test_half_of_the_pairs_stand_in_dense_traffic(tmp_path):
+    """Depth close to the lens, in the middle of the picture, where a free road has none."""
+    write_scenes(SMALL, 8, tmp_path / "s", workers=1)
+    near = [
+        np.median(read_depth(pair.depth)[14:22, 40:56]) < 16 for pair in find_pairs(tmp_path / "s")
+    ]
+    assert 1 <= sum(near) <= 7
