@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 
 from penumbra.benchmarks.timing import interleaved, ratio
 from penumbra.propagation import propagate
+
+Session = Callable[[Path, Tensor], Callable[[], Any]]
 
 CHANNELS, SIZE, LAYERS, CLASSES = 64, (96, 128), 6, 11
 
@@ -38,7 +41,17 @@ def costs(repetitions: int, threads: int) -> list[Cost]:
     return [
         _eager("dropout before the last layer, eager", late, x, "moment", 1.1, repetitions),
         _eager("part after dropout, Jacobian ReLU, eager", early, x, "jacobian", 2.3, repetitions),
-        _exported("part after dropout, moment ReLU, exported", early, x, 2.2, repetitions, threads),
+        *(
+            _exported(
+                f"part after dropout, moment ReLU, {runtime}",
+                early,
+                x,
+                partial(session, threads=threads),
+                2.2,
+                repetitions,
+            )
+            for runtime, session in (("OpenVINO", _openvino), ("ONNX Runtime", _onnxruntime))
+        ),
     ]
 
 
@@ -63,23 +76,34 @@ def _eager(
 
 
 def _exported(
-    name: str, model: nn.Module, x: Tensor, goal: float, repetitions: int, threads: int
+    name: str, model: nn.Module, x: Tensor, session: Session, goal: float, repetitions: int
 ) -> Cost:
     with TemporaryDirectory() as folder:
-        plain = _session(model, x, Path(folder) / "plain.onnx", threads)
-        propagated = _session(propagate(model), x, Path(folder) / "propagated.onnx", threads)
-    return _cost(name, plain, propagated, goal, repetitions)
+        sessions = []
+        for number, module in enumerate((model, propagate(model))):
+            file = Path(folder) / f"{number}.onnx"
+            torch.onnx.export(module, (x,), file, dynamo=True, verbose=False)
+            sessions.append(session(file, x))
+    return _cost(name, *sessions, goal, repetitions)
 
 
-def _session(model: nn.Module, x: Tensor, file: Path, threads: int) -> Callable[[], Any]:
+def _onnxruntime(file: Path, x: Tensor, threads: int) -> Callable[[], Any]:
     import onnxruntime
 
-    torch.onnx.export(model, (x,), file, dynamo=True, verbose=False)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     feed = {session.get_inputs()[0].name: x.numpy()}
     return lambda: session.run(None, feed)
+
+
+def _openvino(file: Path, x: Tensor, threads: int) -> Callable[[], Any]:
+    import openvino
+
+    core = openvino.Core()
+    core.set_property("CPU", {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"})
+    request = core.compile_model(core.read_model(file), "CPU").create_infer_request()
+    return lambda: request.infer([x.numpy()])
 
 
 def _cost(
