@@ -249,8 +249,9 @@ def predictor(
     @torch.inference_mode()
     def predict(image: np.ndarray) -> np.ndarray:
         # As in the exported graph: plain bilinear, before and after.
-        scaled = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR)
-        disparity = run(normalised_for(model, torch.from_numpy(scaled)[None])).float()
+        x = normalised_for(model, torch.from_numpy(image)[None])
+        x = F.interpolate(x, size, mode="bilinear", align_corners=False)
+        disparity = run(x).float()
         full = F.interpolate(disparity, image.shape[:2], mode="bilinear", align_corners=False)
         return full[0, 0].cpu().numpy()
 

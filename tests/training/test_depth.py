@@ -307,3 +307,28 @@ def test_a_segnet_is_not_evaluated_as_depth(street_pairs, tmp_path, capsys):
     words = ["evaluate", "monodepth", str(checkpoint), "--data", str(street_pairs)]
     assert main(words) == 2
     assert "is not a Monodepth" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_vehicle_sees_what_was_evaluated(street_pairs, tmp_path):
+    """The exported bundle, run by the pipeline, against the propagated prediction in PyTorch."""
+    from penumbra.depth import depth_of
+    from penumbra.export import ExportOptions, export_bundle
+    from penumbra.pipeline import Config, Pipeline
+
+    torch.manual_seed(0)
+    model = Monodepth(width=1 / 32, size=(128, 384)).eval()
+    torch.nn.init.normal_(model.heads["disparity1"].weight, std=0.05)
+    options = ExportOptions(116, 384, channel_order="rgb")
+    bundle = export_bundle(save_model(model, tmp_path / "model"), tmp_path / "bundle", options)
+    recording = find_measured(street_pairs)[0]
+    image, camera = read_image(recording.left), recording.calibration.camera
+    expected = predictor(model, "propagated")(image)
+    with Pipeline(bundle, Config(runner="onnxruntime")) as pipeline:
+        result = pipeline.process(image, camera)
+    # float32 through some 30 layers
+    np.testing.assert_allclose(result.disparity, expected, rtol=1e-4)
+    scale = DepthSpec(**model.config["depth"])
+    metres, _, _ = depth_of(expected, np.float32(0), scale, camera)
+    np.testing.assert_allclose(result.prediction, metres, rtol=1e-4)
+    assert (result.uncertainty > 0).all()
