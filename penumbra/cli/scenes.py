@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument("--frames", type=int, required=True, help="how many in all")
     parser.add_argument("--layout", choices=tuple(_SIZES), default="camvid")
-    parser.add_argument("--size", help=f"WIDTHxHEIGHT (default {_SIZES})")
+    parser.add_argument("--size", help="WIDTHxHEIGHT (default: camvid 480x360, stereo 620x188)")
     parser.add_argument("--seed", type=int, default=0, help="other streets (default 0)")
     parser.add_argument("--workers", type=int, help="processes (default: one per core)")
 
