@@ -19,7 +19,7 @@ class PadToMultiple(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         height, width = x.shape[-2], x.shape[-1]
-        # Written so that an export with dynamic sizes sees the multiple: n ⌈h/n⌉, not h + (-h mod n).
+        # An export with dynamic sizes has to see the multiple: n ⌈h/n⌉, not h + (-h mod n).
         bottom = (height + self.multiple - 1) // self.multiple * self.multiple - height
         right = (width + self.multiple - 1) // self.multiple * self.multiple - width
         return F.pad(x, (0, right, 0, bottom), mode="replicate")
