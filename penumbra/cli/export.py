@@ -5,8 +5,8 @@ uncertainty and scores out), weights.safetensors, manifest.yaml. A graph of a fi
 fastest; with --dynamic one bundle serves cameras of any size. Operators that TensorRT could not
 compile are refused here.
 
---precision mixed computes the mean in FP16 and the variance in FP32: right for TensorRT. fp16
-computes all in FP16 and loses small variances. On a CPU fp32 is the fastest.
+--precision mixed computes the mean in FP16 and the variance in FP32; fp16 computes the variance in
+FP16 as well, whose range is narrow. Both are for TensorRT: on a CPU fp32 is the fastest.
 """
 
 from __future__ import annotations

@@ -51,13 +51,34 @@ class ExportOptions:
                 )
 
 
-# What another runner must come to on the same frames, by precision: the share of pixels with equal
-# labels, and the share whose uncertainty u is within `relative` u + `absolute`. Gates and pooling
-# flip on rounding; tests/export/test_precision.py measures how often.
+# How near another runner must come on the same frame, by precision: the share of equal labels; the
+# share of pixels whose uncertainty is within `relative` of it (plus `absolute`); the relative
+# difference of the frame score. Measured on CamVid (quarter width, six test frames, `class` and
+# `encdec`), worst frame: fp32 0.99999, 0.92, 2e-5; mixed 0.9975, 0.88, 2e-3; fp16 0.9969, 0.88,
+# 2e-3. Nearly all of it is poolings that choose another one of equal values in a saturated sky: a
+# frame without one has 1.0 in fp32, and with the choices taken over every frame has 0.9995.
 TOLERANCES = {
-    "fp32": {"labels": 0.9999, "uncertainty": 0.999, "relative": 1e-4, "absolute": 1e-6},
-    "mixed": {"labels": 0.99, "uncertainty": 0.95, "relative": 0.05, "absolute": 1e-4},
-    "fp16": {"labels": 0.99, "uncertainty": 0.9, "relative": 0.1, "absolute": 1e-3},
+    "fp32": {
+        "labels": 0.9999,
+        "uncertainty": 0.9,
+        "relative": 1e-4,
+        "absolute": 1e-6,
+        "frame_score": 1e-3,
+    },
+    "mixed": {
+        "labels": 0.99,
+        "uncertainty": 0.85,
+        "relative": 0.05,
+        "absolute": 1e-6,
+        "frame_score": 1e-2,
+    },
+    "fp16": {
+        "labels": 0.99,
+        "uncertainty": 0.85,
+        "relative": 0.05,
+        "absolute": 1e-6,
+        "frame_score": 1e-2,
+    },
 }
 
 

@@ -28,7 +28,7 @@ OPSET = 18
 # The layer of the model that a node was made by, in a node's metadata.
 LAYER = "penumbra.layer"
 # Constants with more elements are not folded: shapes and factors are, weights are not.
-_FOLD_AT_MOST = 1024
+_FOLD_AT_MOST = 256
 # A dynamic size is at least two windows of SegNet's last pooling: torch.export makes 1 a constant.
 _SMALLEST, _LARGEST = 64, 8192
 

@@ -1,0 +1,68 @@
+"""ONNX Runtime on the exported graph against PyTorch's propagation, on real frames.
+
+What differs is of two kinds, and they are told apart. Rounding differs everywhere, in the last
+digits. And where two values of a pooling window are equal up to rounding (above all in a saturated
+sky, where all four are), one side takes the one and one the other, and a decoder layer is moved by
+a pixel there. Such flips are counted, and each is shown to be such a tie; with the same choices
+made on both sides all the rest has to agree.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from exported_networks import Flips, network, reference, run, selections, street, within
+
+SIZES = [(360, 480), (375, 1242), (243, 321)]
+
+
+def compare(bundle, kind: str, image: np.ndarray, relu: str = "moment") -> Flips:
+    names = selections(bundle)
+    assert len(names) == 5
+    found = run(bundle, image, names)
+    flips = Flips([found[name] for name in names])
+    expected = reference(kind, image, relu, flips)
+    assert np.mean(found["labels"] == expected["labels"]) >= 0.9999
+    assert within(found["uncertainty"], expected["uncertainty"], 1e-4, 1e-6) >= 0.999
+    for name in ("confidence", "entropy", "max_logit"):
+        assert within(found[name], expected[name], 1e-3, 1e-4) >= 0.9999
+    assert found["frame_score"] == pytest.approx(expected["frame_score"], rel=1e-4)
+    for name, value in expected.items():
+        assert found[name].shape == np.shape(value)
+        assert found[name].dtype == (np.uint8 if name == "labels" else np.float32)
+    return flips
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[1]}x{size[0]}")
+@pytest.mark.parametrize("kind", ["class", "encdec"])
+def test_real_frames_of_any_size(exported, frame, kind, size):
+    flips = compare(exported(kind), kind, frame(*size))
+    print(f"\n{kind} {size}: {flips.flipped} flips in {flips.windows}, widest {flips.widest:.1e}")
+    # Measured: 1 to 10 flips of 0.3 to 1.8 million; 46 in the frame with the most saturated sky.
+    assert flips.flipped <= 1e-4 * flips.windows
+    # Values of order one, sums of up to 4,608 rounded products: √4608 · 6e-8 = 4e-6.
+    assert flips.widest <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("relu", ["moment", "jacobian"])
+def test_fixed_size(exported, relu):
+    image = street(67, 101)
+    flips = compare(exported("encdec", height=67, width=101, relu=relu), "encdec", image, relu)
+    assert flips.widest <= 1e-5
+
+
+@pytest.mark.slow
+def test_flips_are_noticed(exported):
+    """So that the tests above mean something: another choice in one window is seen."""
+    bundle = exported("class")
+    image = street(67, 101)
+    names = selections(bundle)
+    found = run(bundle, image, names)
+    found[names[0]][0, 0, 3, 5] = (found[names[0]][0, 0, 3, 5] + 1) % 4
+    flips = Flips([found[name] for name in names])
+    reference("class", image, flips=flips)
+    assert flips.flipped >= 1
+    assert flips.widest > 1e-3
+    assert network("class").training is False
