@@ -17,7 +17,6 @@ from penumbra.propagation.errors import PropagationError, UnsupportedLayerError
 from penumbra.propagation.moments import CovarianceMoments, Moments
 from penumbra.propagation.registry import Registry, describe, diagonal
 from penumbra.propagation.tracing import (
-    is_noise,
     last_readers,
     place,
     refuse_batch_statistics,
@@ -83,8 +82,8 @@ class Propagated(nn.Module):
 
     def _call(self, node: fx.Node, args: tuple, kwargs: dict) -> Any:
         target = target_of(node, self.model)
-        uncertain = any(isinstance(leaf, Moments) for leaf in leaves((args, kwargs)))
-        exact = not uncertain and not is_noise(node, self.model, self.registry)
+        uncertain = _any_moments((*args, *kwargs.values()))
+        exact = not uncertain and not self.registry.is_noise(target)
         if exact or _is_named_tuple(target):
             return call_plainly(node, self.model, args, kwargs)
         rule = self.registry.find(target, self.options)
@@ -227,6 +226,15 @@ def as_the_model_returns(output: Any) -> Any:
 
 def is_moments(value: Any) -> bool:
     return isinstance(value, Moments)
+
+
+def _any_moments(arguments: tuple) -> bool:
+    """Whether an argument is uncertain, or a container of something that is."""
+    return any(
+        is_moments(value)
+        or (isinstance(value, (list, tuple, dict)) and any(map(is_moments, leaves(value))))
+        for value in arguments
+    )
 
 
 def leaves(structure: Any) -> list[Any]:

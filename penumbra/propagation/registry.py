@@ -17,6 +17,7 @@ are conditions on the options of `propagate`: `@rule(nn.ReLU, relu="jacobian")` 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -162,6 +163,7 @@ class Registry:
         return None
 
 
+@functools.cache  # asked at every step of every walk
 def _candidates(target: Target) -> list[Target]:
     """The target and, for a module type, the bases whose `forward` it inherits unchanged."""
     if isinstance(target, type) and issubclass(target, nn.Module):
