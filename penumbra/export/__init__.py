@@ -53,10 +53,12 @@ class ExportOptions:
 
 # How near another runner must come on the same frame, by precision: the share of equal labels; the
 # share of pixels whose uncertainty is within `relative` of it (plus `absolute`); the relative
-# difference of the frame score. Measured on CamVid (quarter width, six test frames, `class` and
-# `encdec`), worst frame: fp32 0.99999, 0.92, 2e-5; mixed 0.9975, 0.88, 2e-3; fp16 0.9969, 0.88,
-# 2e-3. Nearly all of it is poolings that choose another one of equal values in a saturated sky: a
-# frame without one has 1.0 in fp32, and with the choices taken over every frame has 0.9995.
+# difference of the frame score. Worst of six CamVid test frames (a quarter-width checkpoint early in
+# its training, `class` and `encdec`): fp32 on ONNX Runtime 0.99999, 0.92, 2e-5; fp16 in PyTorch,
+# which rounds after every operation, 0.9958, 0.86, 3e-3. ONNX Runtime's CPU computes stretches of
+# FP16 in FP32 and looks better than a GPU may (mixed there: 0.9975, 0.88, 2e-3); none was measured
+# on a GPU. What is left in fp32 is poolings that choose another one of equal values, above all in a
+# saturated sky; three of the six frames have 1.0.
 TOLERANCES = {
     "fp32": {
         "labels": 0.9999,
@@ -67,14 +69,14 @@ TOLERANCES = {
     },
     "mixed": {
         "labels": 0.99,
-        "uncertainty": 0.85,
+        "uncertainty": 0.8,
         "relative": 0.05,
         "absolute": 1e-6,
         "frame_score": 1e-2,
     },
     "fp16": {
         "labels": 0.99,
-        "uncertainty": 0.85,
+        "uncertainty": 0.8,
         "relative": 0.05,
         "absolute": 1e-6,
         "frame_score": 1e-2,
