@@ -53,7 +53,7 @@ class ExportOptions:
 
 # How near another runner must come on the same frame, by precision: the share of equal labels; the
 # share of pixels whose uncertainty is within `relative` of it (plus `absolute`); the relative
-# difference of the frame score. Worst of six CamVid test frames (a quarter-width checkpoint early in
+# difference of the frame score. Worst of six CamVid test frames (quarter width, early in
 # its training, `class` and `encdec`): fp32 on ONNX Runtime 0.99999, 0.92, 2e-5; fp16 in PyTorch,
 # which rounds after every operation, 0.9958, 0.86, 3e-3. ONNX Runtime's CPU computes stretches of
 # FP16 in FP32 and looks better than a GPU may (mixed there: 0.9975, 0.88, 2e-3); none was measured
