@@ -137,6 +137,8 @@ def kill(fraction, phase):
     if fraction > 0.5:
         os.kill(os.getpid(), int(sys.argv[3]))
 
+# A shell without job control has what it starts in the background ignore SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings = Settings(engine_cache_dir=Path(sys.argv[2]))
 engine.find(load_bundle(sys.argv[1]), "tensorrt-rtx", settings, "8.9").build(kill)
 """
