@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from penumbra.runners.engine import Engine
 
 EXAMPLE = (
-    "penumbra build config/models/segnet-street --backend tensorrt-rtx --compute-capability 8.9 "
-    "--build-only"
+    "penumbra build bundles/street --backend tensorrt-rtx --compute-capability 8.9 --build-only"
 )
 
 

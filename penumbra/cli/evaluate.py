@@ -24,9 +24,7 @@ from penumbra.errors import PenumbraError
 if TYPE_CHECKING:
     from penumbra.training.metrics import Confusion
 
-EXAMPLE = (
-    "penumbra evaluate segnet config/models/segnet-camvid --data ../shared/data/camvid --split test"
-)
+EXAMPLE = "penumbra evaluate segnet ~/.cache/penumbra/runs/street/best --data streets --split test"
 METHODS = ("deterministic", "monte-carlo", "propagated")
 _PLAIN = ("abs_rel", "sq_rel", "rmse", "rmse_log", "a1", "a2", "a3")  # figures, not percentages
 

@@ -17,7 +17,10 @@ import shlex
 
 from penumbra.errors import PenumbraError
 
-EXAMPLE = "penumbra export config/models/segnet-street --out street --height 360 --width 480"
+EXAMPLE = (
+    "penumbra export ~/.cache/penumbra/runs/street/best --out bundles/street "
+    "--height 360 --width 480"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,7 +23,7 @@ from penumbra.errors import PenumbraError
 from penumbra.files import cache_folder, write_atomically
 from penumbra.training.settings import MonodepthOptions, SegNetOptions, Settings
 
-EXAMPLE = "penumbra train segnet --data ../shared/data/camvid --run camvid --width 0.25"
+EXAMPLE = "penumbra train segnet --data streets --run street --width 0.25 --steps 4000"
 
 # Network → its own options, and the function that makes its task of them and of the seed.
 NETWORKS = {
