@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from penumbra.benchmarks.timing import interleaved, ratio
+from penumbra.export.folding import fold_batch_norms
 from penumbra.propagation import propagate
 
 Session = Callable[[Path, Tensor], Callable[[], Any]]
@@ -80,7 +81,7 @@ def _exported(
 ) -> Cost:
     with TemporaryDirectory() as folder:
         sessions = []
-        for number, module in enumerate((model, propagate(model))):
+        for number, module in enumerate((model, fold_batch_norms(propagate(model)))):
             file = Path(folder) / f"{number}.onnx"
             torch.onnx.export(module, (x,), file, dynamo=True, verbose=False)
             sessions.append(session(file, x))

@@ -43,7 +43,7 @@ def _multiplied(x: Tensor | Moments, noise_variance: float) -> Tensor | Moments:
     if noise_variance == 0:
         return x
     if not isinstance(x, Moments):
-        return Moments(x, x.square() * noise_variance)
+        return Moments(x, x.square().mul_(noise_variance))
     return _with_noise(x, (x.mean.square() + x.variance) * noise_variance)
 
 
