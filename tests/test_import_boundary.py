@@ -15,7 +15,6 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "penumbra"
 OFFLINE = (
     "penumbra.benchmarks",
-    "penumbra.calibrate",
     "penumbra.experiments",
     "penumbra.export",
     "penumbra.models",

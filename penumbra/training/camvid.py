@@ -14,22 +14,9 @@ import cv2
 import numpy as np
 
 from penumbra.errors import PenumbraError
+from penumbra.scenes import CLASSES, VOID
 from penumbra.training.metrics import IGNORE
 
-CLASSES = (
-    "sky",
-    "building",
-    "pole",
-    "road",
-    "pavement",
-    "tree",
-    "sign",
-    "fence",
-    "car",
-    "pedestrian",
-    "bicyclist",
-)
-VOID = len(CLASSES)
 SPLITS = ("train", "val", "test")
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
