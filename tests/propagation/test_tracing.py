@@ -74,7 +74,7 @@ def test_before_the_noise_exactly_the_plain_operations_are_executed():
     added = propagated.count - plain.count - plain_head.count
     assert plain.count - propagated.count == Counter()  # nothing was left out
     # V = x² p/(1-p), W², W² V: five calls (the last is a transpose and a product), no more.
-    squares = {"aten.pow.Tensor_Scalar": 2, "aten.mul.Tensor": 1}
+    squares = {"aten.pow.Tensor_Scalar": 2, "aten.mul_.Tensor": 1}  # scaled in place
     assert added == Counter({**squares, "aten.t.default": 1, "aten.mm.default": 1})
     assert out.variance is not None
 
