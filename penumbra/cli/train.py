@@ -31,6 +31,8 @@ NETWORKS = {
     "monodepth": (MonodepthOptions, "penumbra.training.depth:monodepth_task"),
 }
 
+_TRACELESS = {"seed", "threads", "workers", "validate_every", "save_every", "log_every", "skip_bad"}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     networks = parser.add_subparsers(metavar="NETWORK", dest="network", required=True)
@@ -61,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     module, _, function = maker.partition(":")
     task = getattr(importlib.import_module(module), function)(options, settings.seed)
     _begin(folder, options, settings, arguments)
-    outcome = train(task, settings, folder)
+    outcome = train(task, settings, folder, _provenance(arguments.network, options, settings))
     print(
         f"{outcome.reason} at step {outcome.step}; best {task.metric} {outcome.best:.4f}; {folder}"
     )
@@ -100,6 +102,33 @@ def _begin(folder: Path, options: Any, settings: Settings, arguments: argparse.N
         settings.steps = state["step"] + settings.decay_steps
     memory = {"network": arguments.network} | asdict(options) | asdict(settings)
     write_atomically(folder / "run.json", json.dumps(memory, indent=2) + "\n")
+
+
+def _provenance(network: str, options: Any, settings: Settings) -> dict[str, Any]:
+    """What the weights' header says of their training: data, options, the weights it began with.
+
+    Folders are named without their place on this machine; defaults and what leaves no trace in
+    the weights are left out.
+    """
+    from penumbra.models import read_header
+
+    chosen = {
+        part.name: value
+        for of in (options, settings)
+        for part in fields(of)
+        if (value := getattr(of, part.name)) != part.default and part.name not in _TRACELESS
+    }
+    data = chosen.pop("data", None) or ()
+    folders = [Path(place).resolve().name for place in ([data] if isinstance(data, str) else data)]
+    if count := chosen.get("rendered"):
+        folders.append(f"{count} rendered pairs")
+    init = chosen.pop("init", None)
+    return {
+        "network": network,
+        "data": ", ".join(folders),
+        "options": chosen,
+        **({"began_with": read_header(init)["provenance"]} if init else {}),
+    }
 
 
 def _run_folder(name: str) -> Path:

@@ -57,17 +57,31 @@ class Outcome:
     best: float
 
 
-def train(task: Task, settings: Settings, folder: Path) -> Outcome:
-    """Train until the last step, no more progress, or a signal; resumes what `folder` holds."""
+def train(
+    task: Task, settings: Settings, folder: Path, provenance: dict[str, Any] | None = None
+) -> Outcome:
+    """Train until the last step, no more progress, or a signal; resumes what `folder` holds.
+
+    `provenance` is written into the headers of the weights, with the step, the epochs and the
+    validation figures.
+    """
     if settings.threads:
         torch.set_num_threads(settings.threads)
     with Workers() as workers:
-        return _Run(task, settings, folder, workers).go()
+        return _Run(task, settings, folder, workers, provenance or {}).go()
 
 
 class _Run:
-    def __init__(self, task: Task, settings: Settings, folder: Path, workers: Workers) -> None:
+    def __init__(
+        self,
+        task: Task,
+        settings: Settings,
+        folder: Path,
+        workers: Workers,
+        provenance: dict[str, Any],
+    ) -> None:
         self.task, self.settings, self.folder, self.workers = task, settings, folder, workers
+        self.provenance = provenance
         self.model = task.model.to(workers.device, memory_format=torch.channels_last)
         self.average = Average(self.model, settings.average)
         self.optimizer = _optimizer(self.model, settings)
@@ -169,7 +183,9 @@ class _Run:
             log.write(self.step, validation=figures)
             text = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
             bar.write(f"step {self.step}: {text}", file=sys.stderr)
-            provenance = {"step": self.step, "validation": figures}
+            epochs = round(self.seen / len(self.task.data()), 2)
+            reached = {"step": self.step, "epochs": epochs, "validation": figures}
+            provenance = {"seed": self.settings.seed, **self.provenance, **reached}
             save_model(self.average.model, self.folder / "last", provenance)
             if figures[self.task.metric] > self.best:
                 self.best, self.best_step = figures[self.task.metric], self.step

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from penumbra.cli.main import main
 from penumbra.errors import PenumbraError
-from penumbra.models import load_model, save_model
+from penumbra.models import load_model, read_header, save_model
 from penumbra.models.segnet import SegNet
 from penumbra.training.loop import train
 from penumbra.training.settings import Settings
@@ -157,6 +157,19 @@ def test_class_dropout_starts_from_encdec_weights(blocks, tmp_path):
     one, two = load_model(first / "last"), load_model(second / "last")
     assert two.config["dropout"] == "class"
     assert torch.equal(one.classifier.weight, two.classifier.weight)
+
+
+def test_weights_say_how_they_came_about_and_nothing_of_this_machine(blocks, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert main(begin(first, blocks, "--steps", "3", "--seed", "7")) == 0
+    assert main(begin(second, blocks, "--steps", "1", "--init", str(first / "last"))) == 0
+    earlier, later = (read_header(run / "last")["provenance"] for run in (first, second))
+    assert later["began_with"] == earlier
+    assert (earlier["seed"], earlier["data"], earlier["step"]) == (7, "blocks", 3)
+    assert earlier["epochs"] == 2.0  # 3 steps of 4 frames; there are 6
+    assert earlier["options"]["width"] == 0.0625
+    assert earlier["validation"].keys() >= {"mean_iou"}
+    assert str(tmp_path) not in json.dumps(later)
 
 
 def test_bad_frames_stop_the_run_or_are_counted(blocks, tmp_path, capsys):
