@@ -51,10 +51,10 @@ def load_camvid(
     """
     table, classes = _numbering(withhold)
     data = LabelledImages(classes)
-    for path in _images(Path(folder), split):
+    for path in images_of(Path(folder), split):
         try:
             image = read_image(path)
-            label = table[_read_label(Path(folder) / f"{split}annot" / f"{path.stem}.png", image)]
+            label = table[read_label(Path(folder) / f"{split}annot" / f"{path.stem}.png", image)]
         except PenumbraError as error:
             if not skip_bad:
                 raise PenumbraError(f"{error} (--skip-bad leaves such frames out)") from error
@@ -73,7 +73,8 @@ def read_image(path: Path) -> np.ndarray:
     return cv2.cvtColor(decode(path, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
 
 
-def _read_label(path: Path, image: np.ndarray) -> np.ndarray:
+def read_label(path: Path, image: np.ndarray) -> np.ndarray:
+    """The label of `image` as CamVid numbers it, or an error that names the file."""
     label = decode(path, cv2.IMREAD_UNCHANGED)
     if label.ndim != 2 or label.dtype != np.uint8:
         raise PenumbraError(f"{path} is not a single-channel 8-bit label image")
@@ -104,7 +105,8 @@ def decode(path: Path, flags: int) -> np.ndarray:
     return decoded
 
 
-def _images(folder: Path, split: str) -> list[Path]:
+def images_of(folder: Path, split: str) -> list[Path]:
+    """The images of a split, in the order of their names."""
     place = folder / split
     if not place.is_dir():
         raise PenumbraError(f"no folder {place}: give the folder that holds {', '.join(SPLITS)}")

@@ -134,7 +134,7 @@ def _recordings(folder: Path) -> Iterator[Recording]:
     if (folder / "left").is_dir():
         yield from _plain(folder)
         return
-    for drive in _drives(folder):
+    for drive in drives_in(folder):
         for left, right, first, second in (*_RAW, *_ODOMETRY):
             if not (drive / left).is_dir():
                 continue
@@ -161,7 +161,7 @@ def _plain(folder: Path) -> Iterator[Recording]:
     yield from _matched(folder / "left", right, depth, depth_right, own, common)
 
 
-def _drives(folder: Path) -> list[Path]:
+def drives_in(folder: Path) -> list[Path]:
     """The folders that hold `image_02` or its like: this one, or those up to three levels below."""
     lefts = {left for left, *_ in (*_RAW, *_ODOMETRY)}
     levels = ("*", "*/*", "*/*/*", "*/*/*/*")

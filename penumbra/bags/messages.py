@@ -1,0 +1,132 @@
+"""Messages as they stand in a bag: made, serialised and read without ROS being installed."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import cv2
+import numpy as np
+from rosbags.interfaces import Nodetype
+from rosbags.typesys import Stores, get_typestore
+from rosbags.typesys.store import Typestore
+
+from penumbra.errors import PenumbraError
+
+IMAGE = "sensor_msgs/msg/Image"
+COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
+CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
+IMAGES = (IMAGE, COMPRESSED_IMAGE)
+HEADER = "std_msgs/msg/Header"
+
+SECOND = 10**9
+START_NS = 10**9 * SECOND
+"""When a recording without a date begins: 2001-09-09, at a second that is easy to subtract. A stamp
+of zero would mean "no stamp" to much of ROS."""
+
+
+@cache
+def jazzy() -> Typestore:
+    """The message definitions of the distribution that this package is written for."""
+    return get_typestore(Stores.ROS2_JAZZY)
+
+
+@dataclass(frozen=True)
+class CameraModel:
+    """What CameraInfo says: intrinsics `k` (3x3) of the picture as it is, its distortion `d`, and
+    the rectified camera `p` (3x4) behind the rotation `r` (3x3)."""
+
+    width: int
+    height: int
+    k: np.ndarray
+    p: np.ndarray
+    d: tuple[float, ...] = (0.0,) * 5
+    r: np.ndarray | None = None
+
+    @classmethod
+    def rectified(cls, width: int, height: int, k: np.ndarray) -> CameraModel:
+        """A picture without distortion, in the coordinates of the very camera that took it."""
+        return cls(width, height, k, np.hstack([k, np.zeros((3, 1))]))
+
+
+def image(stamp_ns: int, frame_id: str, array: np.ndarray, encoding: str) -> Any:
+    """An Image of `array`: bgr8, mono8 (uint8) or 32FC1 (float32)."""
+    data = np.ascontiguousarray(array)
+    height, width = data.shape[:2]
+    flat = data.reshape(-1).view(np.uint8)
+    return _new(IMAGE, _header(stamp_ns, frame_id), height, width, encoding,
+                0, flat.size // height, flat)  # fmt: skip
+
+
+def compressed_image(stamp_ns: int, frame_id: str, encoded: bytes) -> Any:
+    """A CompressedImage of a JPEG or PNG file, byte for byte."""
+    codec = {b"\xff\xd8": "jpeg", b"\x89P": "png"}.get(encoded[:2])
+    if codec is None:
+        raise PenumbraError("a compressed image must be a JPEG or PNG file")
+    text = f"bgr8; {codec} compressed bgr8"  # as sensor_msgs and image_transport have it
+    data = np.frombuffer(encoded, np.uint8)
+    return _new(COMPRESSED_IMAGE, _header(stamp_ns, frame_id), text, data)
+
+
+def camera_info(stamp_ns: int, frame_id: str, camera: CameraModel) -> Any:
+    """The CameraInfo of one picture."""
+    rotation = np.eye(3) if camera.r is None else camera.r
+    matrices = [np.asarray(m, np.float64).reshape(-1) for m in (camera.k, rotation, camera.p)]
+    roi = _new("sensor_msgs/msg/RegionOfInterest", 0, 0, 0, 0, False)
+    return _new(CAMERA_INFO, _header(stamp_ns, frame_id), camera.height, camera.width,
+                "plumb_bob", np.array(camera.d, np.float64), *matrices, 0, 0, roi)  # fmt: skip
+
+
+def serialised(message: Any, type_name: str) -> bytes:
+    """The bytes (CDR) that ROS 2 sends for `message`."""
+    return bytes(jazzy().serialize_cdr(message, type_name))
+
+
+def array_of(message: Any) -> np.ndarray:
+    """The picture in an Image (bgr8, rgb8, mono8, 32FC1) or CompressedImage (BGR), as written here.
+
+    For the node's input, which may be anything, there is `penumbra.conversions`.
+    """
+    if not hasattr(message, "encoding"):
+        decoded = cv2.imdecode(np.asarray(message.data), cv2.IMREAD_COLOR)
+        if decoded is None:
+            raise PenumbraError("a compressed image in the bag is neither a JPEG nor a PNG")
+        return decoded
+    kinds = {"bgr8": (np.uint8, 3), "rgb8": (np.uint8, 3)}
+    kinds |= {"mono8": (np.uint8, 1), "32FC1": (np.float32, 1)}
+    if message.encoding not in kinds:
+        raise PenumbraError(
+            f"an image in the bag is {message.encoding}: {', '.join(kinds)} is read"
+        )
+    kind, channels = kinds[message.encoding]
+    rows = np.asarray(message.data).reshape(message.height, message.step)
+    used = rows[:, : message.width * channels * np.dtype(kind).itemsize]
+    array = np.ascontiguousarray(used).view(kind)
+    return array if channels == 1 else array.reshape(message.height, message.width, channels)
+
+
+def has_header(store: Typestore, type_name: str) -> bool:
+    """Whether messages of this type begin with a std_msgs/Header."""
+    fields = store.fielddefs[type_name][1] if type_name in store.fielddefs else []
+    return bool(fields) and fields[0][1] == (Nodetype.NAME, HEADER)
+
+
+def header_stamp(data: bytes) -> int:
+    """Nanoseconds, read from the serialised bytes of a message that begins with a Header.
+
+    Four bytes say how the rest is written (the second: 1 for little endian), then come seconds
+    and nanoseconds.
+    """
+    seconds, nanoseconds = struct.unpack_from("<iI" if data[1] & 1 else ">iI", data, 4)
+    return seconds * SECOND + nanoseconds
+
+
+def _header(stamp_ns: int, frame_id: str) -> Any:
+    seconds, nanoseconds = divmod(int(stamp_ns), SECOND)
+    return _new(HEADER, _new("builtin_interfaces/msg/Time", seconds, nanoseconds), frame_id)
+
+
+def _new(type_name: str, *values: Any) -> Any:
+    return jazzy().types[type_name](*values)

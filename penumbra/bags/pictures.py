@@ -1,0 +1,70 @@
+"""A folder of pictures or a video as a drive, without any truth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+
+from penumbra.bags.frames import Drive, Frame, Stretch, positive, stamp_at
+from penumbra.bags.messages import START_NS
+from penumbra.errors import PenumbraError
+from penumbra.training.camvid import decode
+
+IMAGES_HZ = 10.0
+"""Frames per second of pictures that say nothing of time."""
+_SUFFIXES = (".png", ".jpg", ".jpeg")
+
+
+def images_drive(folder: Path, stretch: Stretch | None = None) -> Drive:
+    """All JPEG and PNG files of a folder by name, where 10 comes after 9."""
+    if not folder.is_dir():
+        raise PenumbraError(f"no folder {folder}")
+    files = sorted((f for f in folder.iterdir() if f.suffix.lower() in _SUFFIXES), key=_by_numbers)
+    if not files:
+        raise PenumbraError(f"no image (JPEG or PNG) in {folder}")
+    files = (stretch or Stretch()).of(files)
+
+    def frames() -> Iterator[Frame]:
+        for place, file in enumerate(files):
+            stamp = stamp_at(place, IMAGES_HZ, START_NS)
+            yield Frame(stamp, decode(file, cv2.IMREAD_COLOR), file.read_bytes())
+
+    return Drive(frames(), len(files), {"source": folder.name})
+
+
+def video_drive(file: Path, stretch: Stretch | None = None) -> Drive:
+    """The frames of a video at the rate that it says itself."""
+    if not file.is_file():
+        raise PenumbraError(f"no file {file}")
+    stretch = stretch or Stretch()
+    video = cv2.VideoCapture(str(file))
+    if not video.isOpened():
+        raise PenumbraError(f"{file} is no video that OpenCV can read: convert it to MP4 or AVI")
+    rate = positive(video.get(cv2.CAP_PROP_FPS), f"the frame rate in {file}")
+    # Some containers do not say how many there are, or say it wrongly: only for the progress bar.
+    count = int(max(0, video.get(cv2.CAP_PROP_FRAME_COUNT) - stretch.skip))
+    total = min(count // stretch.every, stretch.frames or count) if count else None
+
+    def frames() -> Iterator[Frame]:
+        place = 0
+        try:
+            for wanted in stretch.places():
+                while place < wanted and video.grab():
+                    place += 1
+                found, image = video.read()
+                if not found:
+                    return
+                yield Frame(stamp_at(wanted, rate, START_NS), image)
+                place += 1
+        finally:
+            video.release()
+
+    return Drive(frames(), total, {"source": file.name})
+
+
+def _by_numbers(path: Path) -> list[tuple[int, int, str]]:
+    parts = re.split(r"(\d+)", path.name)
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]

@@ -1,0 +1,171 @@
+"""Write a rosbag2 that is whole or not there at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rosbags.interfaces import (
+    Connection,
+    Qos,
+    QosDurability,
+    QosHistory,
+    QosLiveliness,
+    QosReliability,
+    QosTime,
+)
+from rosbags.rosbag2 import StoragePlugin, Writer, WriterError
+from rosbags.typesys.store import Typestore
+
+from penumbra.bags.messages import jazzy
+from penumbra.errors import PenumbraError
+
+STORAGES = ("mcap", "sqlite3")
+VERSION = 9  # of rosbag2's metadata, as Jazzy writes it
+_FOREVER = QosTime(9223372036, 854775807)
+
+
+def offered(latched: bool = False, reliable: bool = True) -> Qos:
+    """What a publisher of a topic offers; `ros2 bag play` and `penumbra replay` offer the same."""
+    return Qos(
+        QosHistory.KEEP_LAST,
+        1 if latched else 10,
+        QosReliability.RELIABLE if reliable else QosReliability.BEST_EFFORT,
+        QosDurability.TRANSIENT_LOCAL if latched else QosDurability.VOLATILE,
+        _FOREVER,
+        _FOREVER,
+        QosLiveliness.AUTOMATIC,
+        _FOREVER,
+        False,
+    )
+
+
+class BagWriter:
+    """A rosbag2 under way; it appears at `path` when the `with` block ends without an error.
+
+        with BagWriter(path) as bag:
+            message = image(stamp_ns, "camera", array, "bgr8")
+            bag.write("/camera/image_raw", IMAGE, stamp_ns, message)
+
+    A message is one that penumbra.bags.messages has made, or the bytes that ROS 2 sends for it.
+    Message definitions are embedded. `notes` go into the bag's metadata.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        storage: str = "mcap",
+        notes: Mapping[str, str] | None = None,
+        store: Typestore | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self.store = store or jazzy()
+        self.count = 0
+        self._notes = dict(notes or {})
+        if storage not in STORAGES:
+            raise PenumbraError(f"storage {storage!r} is unknown: choose {' or '.join(STORAGES)}")
+        self._storage = StoragePlugin[storage.upper()]
+        self._connections: dict[str, Connection] = {}
+        refuse_existing(self.path)
+
+    def __enter__(self) -> BagWriter:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            prefix = f".{self.path.name}."
+            self._work = Path(tempfile.mkdtemp(prefix=prefix, dir=self.path.parent))
+            self._work.chmod(0o755)  # mkdtemp's 0700 would not suit a folder that others read
+        except OSError as error:
+            raise self._failure(error) from error
+        # The storage file is named after its folder, which so must have the final name already.
+        self._bag = Writer(self._work / self.path.name, version=VERSION,
+                           storage_plugin=self._storage)  # fmt: skip
+        self._bag.open()
+        return self
+
+    def add_topic(
+        self, topic: str, type_name: str, latched: bool = False, reliable: bool = True
+    ) -> None:
+        """Announce a topic, which `write` does by itself for one that is neither."""
+        try:
+            self._connections[topic] = self._bag.add_connection(
+                topic,
+                type_name,
+                typestore=self.store,
+                offered_qos_profiles=[offered(latched, reliable)],
+            )
+        except KeyError as error:
+            raise PenumbraError(
+                f"cannot write {topic}: the definition of {type_name} is not known"
+            ) from error
+
+    def write(self, topic: str, type_name: str, stamp_ns: int, message: Any) -> None:
+        """Add one message; `stamp_ns` is when it was received, whatever its header says."""
+        if topic not in self._connections:
+            self.add_topic(topic, type_name)
+        connection = self._connections[topic]
+        if connection.msgtype != type_name:
+            raise PenumbraError(
+                f"{topic} holds {connection.msgtype}: a {type_name} cannot be written to it"
+            )
+        if not isinstance(message, (bytes, memoryview)):
+            message = self.store.serialize_cdr(message, type_name)
+        try:
+            self._bag.write(connection, int(stamp_ns), message)
+        except (OSError, sqlite3.Error) as error:
+            raise self._failure(error) from error
+        self.count += 1
+
+    def note(self, key: str, text: str) -> None:
+        """Add a line to the bag's metadata (`custom_data`)."""
+        self._notes[key] = text
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is not None:
+                self._bag.abort()
+                return
+            for key, text in self._notes.items():
+                self._bag.set_custom_data(key, text)
+            self._bag.close()
+            refuse_existing(self.path)
+            _flush(self._bag.path)
+            self._bag.path.replace(self.path)
+        except (OSError, sqlite3.Error, WriterError) as failure:
+            raise self._failure(failure) from failure
+        finally:
+            shutil.rmtree(self._work, ignore_errors=True)
+
+    def _failure(self, error: Exception) -> PenumbraError:
+        reason = getattr(error, "strerror", None) or error
+        return PenumbraError(
+            f"cannot write {self.path}: {reason}; free some space or choose another folder"
+        )
+
+
+def refuse_existing(path: Path) -> None:
+    """A recording is never overwritten."""
+    if path.exists() or path.is_symlink():
+        raise PenumbraError(f"{path} exists already: choose another name, or remove it first")
+    if not path.name:
+        raise PenumbraError(f"{str(path)!r} is no name for a bag")
+
+
+def _flush(folder: Path) -> None:
+    """So that after a power cut there is no bag whose name is on the disk but whose data is not."""
+    for file in (*folder.iterdir(), folder):
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
