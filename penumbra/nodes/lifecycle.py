@@ -1,0 +1,28 @@
+"""A transition that is not possible is refused; rclpy on Jazzy ends the whole node over it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lifecycle_msgs.srv import ChangeState
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.lifecycle import LifecycleNode
+
+
+def refuse_unknown_transitions(node: LifecycleNode) -> None:
+    """Answer `success: false` where rclpy raises out of the executor."""
+    service = node._service_change_state
+    change = service.callback
+
+    def answer(request: ChangeState.Request, response: ChangeState.Response) -> Any:
+        try:
+            return change(request, response)
+        except rclpy_implementation.RCLError as error:
+            asked = request.transition.label or request.transition.id
+            state = node._state_machine.current_state[1]
+            reason = " ".join(str(error).split())
+            node.get_logger().warning(f"no transition {asked} from {state}: {reason}")
+            response.success = False
+            return response
+
+    service.callback = answer
