@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     street.add_argument("--anomaly", metavar="WHAT", help="an object nobody trained on, e.g. "
                         "elephant, sofa, duck, which enters the road (default: none)")  # fmt: skip
     street.add_argument("--anomaly-at", type=float, default=5.0, metavar="S",
-                        help="when it starts, seconds from the first frame (default 5)")  # fmt: skip
+                        help="when it starts, seconds from the first frame (5)")  # fmt: skip
 
     convert = kinds.add_parser("convert", help="another bag: ROS 1, other storage, a cut-off one")
     convert.add_argument("source", type=Path, metavar="BAG")

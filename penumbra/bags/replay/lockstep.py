@@ -1,0 +1,141 @@
+"""Send the next frame when the node has answered the last: none is dropped, however slow it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from rclpy.duration import Duration
+from rclpy.qos import ReliabilityPolicy
+
+from penumbra.bags.messages import SECOND, header_stamp
+from penumbra.bags.reader import Bag, Recorded
+from penumbra.bags.replay.player import Player
+from penumbra.bags.replay.recorder import Recorder
+from penumbra.bags.replay.session import Session, message_class
+from penumbra.errors import PenumbraError
+
+MEETING = 5.0  # seconds for two nodes that know of each other to exchange a first word
+Answers = dict[str, bytes]
+OnAnswer = Callable[[Recorded, Answers], None]
+
+
+@dataclass(frozen=True)
+class Lockstep:
+    """Who answers to what, and how long to wait."""
+
+    answers: tuple[str, ...] = ("/penumbra/prediction",)
+    """Topics on which the node publishes once for each frame, with the frame's stamp."""
+    frames: str | None = None
+    """The topic of the frames in the bag; None: the only one with images."""
+    patience: float = 30.0
+    """Seconds for an answer, after which the frame is sent a second and last time."""
+    ready: float = 60.0
+    """Seconds for the node to appear."""
+
+
+class Conversation:
+    """One node, asked frame by frame."""
+
+    def __init__(self, session: Session, bag: Bag, player: Player, steps: Lockstep) -> None:
+        self._session = session
+        self._bag = bag
+        self._player = player
+        self._steps = steps
+        self._frames = bag.image_topic(steps.frames)
+        if self._frames.name not in player.publishers:
+            raise PenumbraError(f"--lockstep needs {self._frames.name} among the topics to publish")
+        self._publisher = player.publishers[self._frames.name]
+        self._received: dict[int, Answers] = {}
+        self._sent: dict[int | None, int] = {}  # stamps of frames, and their times in the bag
+        self.answered = 0
+        self.resent = 0
+
+    def open(self, recorder: Recorder | None = None) -> None:
+        """Wait for the node, and until it and we can hear each other."""
+        steps = self._steps
+        ends = {topic: partial(self._session.publishers_of, topic) for topic in steps.answers}
+        listening = self._session.wait(self._publisher.get_subscription_count, steps.ready)
+        if not listening:
+            raise PenumbraError(self._nobody_listens())
+        for topic, publishers in ends.items():
+            if not self._session.wait(publishers, steps.ready):
+                raise PenumbraError(
+                    f"nobody publishes {topic} within {steps.ready:g} s: is the node active, and"
+                    " is this the topic of its answers (--answer)?"
+                )
+            self._hear(topic, publishers())
+        if recorder is not None:
+            recorder.stamp = lambda header: self._sent.get(header, self._player.now_ns)
+            recorder.discover()
+        self._session.make_known(steps.answers, min(MEETING, steps.ready))
+        self._warn_of_loss()
+
+    def play(self, messages: Iterable[Recorded], on_answer: OnAnswer | None = None) -> None:
+        """Publish all messages in their order, each frame after the answer to the last one."""
+        for recorded in messages:
+            self._player.tick(recorded.stamp_ns)
+            self._player.publish(recorded)
+            if recorded.topic == self._frames.name:
+                answers = self._answers(recorded)
+                self.answered += 1
+                if on_answer is not None:
+                    on_answer(recorded, answers)
+            else:
+                # So that the camera's calibration is there before its picture.
+                patience = Duration(seconds=self._steps.patience)
+                self._player.publishers[recorded.topic].wait_for_all_acked(patience)
+
+    def _answers(self, frame: Recorded) -> Answers:
+        stamp = header_stamp(frame.data)
+        self._received = {stamp: {}}
+        self._sent[stamp] = frame.stamp_ns
+
+        def complete() -> bool:
+            if not self._publisher.get_subscription_count():
+                raise PenumbraError(
+                    f"the node went away before it answered frame {self.answered + 1}: see its log"
+                )
+            return len(self._received[stamp]) == len(self._steps.answers)
+
+        for attempt in range(2):
+            if attempt:
+                self.resent += 1
+                self._player.publish(frame)
+            if self._session.wait(complete, self._steps.patience):
+                return self._received[stamp]
+        missing = [name for name in self._steps.answers if name not in self._received[stamp]]
+        raise PenumbraError(
+            f"no answer on {', '.join(missing)} to frame {self.answered + 1} of {self._frames.name}"
+            f" (stamp {stamp / SECOND:.6f} s), sent twice and waited {self._steps.patience:g} s for"
+            " each time: see the node's log; --patience waits longer"
+        )
+
+    def _hear(self, topic: str, publishers: list) -> None:
+        kind = message_class(publishers[0].topic_type)
+        if kind is None:
+            raise PenumbraError(f"{topic} holds {publishers[0].topic_type}, not installed here")
+
+        def take(data: bytes) -> None:
+            # An answer to a frame that was given up, or to both copies of one, has no place here.
+            self._received.get(header_stamp(data), {}).setdefault(topic, data)
+
+        self._session.subscribe(topic, kind, publishers, take)
+
+    def _nobody_listens(self) -> str:
+        name = self._player.name(self._frames.name)
+        kinds = {end.topic_type for end in self._session.node.get_subscriptions_info_by_topic(name)}
+        start = f"nobody listens for {self._frames.type} on {name} within {self._steps.ready:g} s"
+        if kinds - {self._frames.type}:
+            return f"{start}, only for {', '.join(sorted(kinds))}: the bag must hold that type"
+        return f"{start}: start the node, or give its topic with --remap {self._frames.name}:=TOPIC"
+
+    def _warn_of_loss(self) -> None:
+        name = self._player.name(self._frames.name)
+        for end in self._session.node.get_subscriptions_info_by_topic(name):
+            if end.qos_profile.reliability == ReliabilityPolicy.BEST_EFFORT:
+                self._bag.warn(
+                    f"{end.node_name} takes {name} by best effort, which may lose large images:"
+                    " set its input to reliable"
+                )
