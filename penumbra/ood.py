@@ -119,17 +119,20 @@ def uncertain_regions(
     """
     values = _numbers(uncertainty)
     over = (values > threshold).view(np.uint8)
-    fraction = cv2.countNonZero(over) / over.size
-    if not fraction or not max_regions:
-        return (), fraction
-    # Grana's block scan: a third of the time that OpenCV's own choice takes here.
+    count = cv2.countNonZero(over)
+    if not count or not max_regions:
+        return (), count / over.size
+    # Short labels where they surely suffice, and Grana's block scan: together a third of the time
+    # of OpenCV's own choice.
+    label_type = cv2.CV_16U if count < 65535 else cv2.CV_32S
     _, labels, stats, _ = cv2.connectedComponentsWithStatsWithAlgorithm(
-        over, 8, cv2.CV_32S, cv2.CCL_GRANA
+        over, 8, label_type, cv2.CCL_GRANA
     )
     areas = stats[1:, cv2.CC_STAT_AREA]  # the first is what is not over the threshold
     large = np.flatnonzero(areas >= min_area)
     chosen = large[np.argsort(-areas[large], kind="stable")][:max_regions] + 1
-    return tuple(_region(values, labels, stats[label], label) for label in chosen), fraction
+    regions = tuple(_region(values, labels, stats[label], label) for label in chosen)
+    return regions, count / over.size
 
 
 class Monitor:
@@ -279,7 +282,6 @@ def _numbers(uncertainty: np.ndarray) -> np.ndarray:
 def _region(values: np.ndarray, labels: np.ndarray, stats: np.ndarray, label: int) -> Region:
     x, y, width, height, area = (int(number) for number in stats)
     box = slice(y, y + height), slice(x, x + width)
-    inside = values[box][labels[box] == label]
-    return Region(
-        x, y, width, height, area, float(inside.mean(dtype=np.float64)), float(inside.max())
-    )
+    inside = (labels[box] == label).view(np.uint8)
+    mean = cv2.mean(values[box], inside)[0]
+    return Region(x, y, width, height, area, mean, cv2.minMaxLoc(values[box], inside)[1])
