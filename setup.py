@@ -42,6 +42,7 @@ setup(
     entry_points={
         "console_scripts": [
             "penumbra = penumbra.cli.main:main",
+            "perception_node = penumbra.nodes.perception_node:main",
             "echo_node = penumbra.nodes.echo_node:main",
         ]
     },

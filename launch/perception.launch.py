@@ -1,0 +1,81 @@
+"""Start the perception node: camera in; prediction, uncertainty and alerts out.
+
+    ros2 launch penumbra perception.launch.py bundle:=~/bundles/street image_topic:=/front/image_raw
+
+An argument that is left empty is what the parameter file or the node's own defaults say.
+"""
+
+from launch import LaunchContext, LaunchDescription
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
+from launch_ros.actions import Node
+from launch_ros.substitutions import FindPackageShare
+
+# Name: default, description.
+ARGUMENTS = {
+    "bundle": ("", "folder of the model's bundle, or the name of one that comes with Penumbra"),
+    "runner": ("", "auto, tensorrt, tensorrt-rtx, openvino or onnxruntime"),
+    "image_topic": ("", "topic of the images; {camera} stands for the camera's name"),
+    "camera_info_topic": ("", "topic of the camera's calibration"),
+    "compressed": ("", "true: listen to <image_topic>/compressed"),
+    "cameras": ("", "names of several cameras that share one engine, as front,left"),
+    "namespace": ("", "namespace of the node, e.g. the name of the camera"),
+    "params_file": ("", "YAML with parameters, e.g. a copy of config/segmentation.yaml"),
+    "use_sim_time": ("", "true: the time is that of /clock, as with a bag"),
+    "rviz": ("false", "true: show input, prediction, uncertainty and overlay in RViz"),
+    "log_level": ("info", "debug, info, warn, error or fatal"),
+}
+# What is passed on as the parameter of the same name, unless it is empty.
+TEXTS = ("bundle", "runner", "image_topic", "camera_info_topic", "cameras")
+SWITCHES = ("compressed", "use_sim_time")
+# What config/penumbra.rviz shows of /penumbra.
+SHOWN = ("prediction/color", "uncertainty/color", "overlay", "points")
+
+
+def is_true(text: str) -> bool:
+    """As people write it on a command line."""
+    return text.strip().lower() in ("true", "1", "yes", "on")
+
+
+def start(context: LaunchContext) -> list[Node]:
+    """The node, and RViz if wanted, with what was given, which is known only now."""
+    given = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
+    parameters: dict[str, str | bool] = {name: given[name] for name in TEXTS if given[name]}
+    parameters |= {name: is_true(given[name]) for name in SWITCHES if given[name]}
+    files = [given["params_file"]] if given["params_file"] else []
+    perception = Node(
+        package="penumbra",
+        executable="perception_node",
+        name="penumbra",
+        namespace=given["namespace"],
+        parameters=[*files, parameters],
+        arguments=["--ros-args", "--log-level", given["log_level"]],
+        output="screen",
+    )
+    return [perception, rviz(given)] if is_true(given["rviz"]) else [perception]
+
+
+def rviz(given: dict[str, str]) -> Node:
+    """RViz; its layout names topics of /penumbra, which are sent to those of the first camera."""
+    namespace = given["namespace"].strip("/")
+    camera = given["cameras"].partition(",")[0]
+    node = "/".join(["", *filter(None, [namespace, "penumbra", camera])])
+    image = given["image_topic"].replace("{camera}", camera) or f"{node}/image"
+    topics = {f"/penumbra/{name}": f"{node}/{name}" for name in SHOWN} | {"/penumbra/image": image}
+    layout = PathJoinSubstitution([FindPackageShare("penumbra"), "config", "penumbra.rviz"])
+    return Node(
+        package="rviz2",
+        executable="rviz2",
+        arguments=["-d", layout],
+        parameters=[{"use_sim_time": is_true(given["use_sim_time"])}],
+        remappings=list(topics.items()),
+    )
+
+
+def generate_launch_description() -> LaunchDescription:
+    """What `ros2 launch` starts; `--show-args` lists the arguments."""
+    declared = [
+        DeclareLaunchArgument(name, default_value=default, description=description)
+        for name, (default, description) in ARGUMENTS.items()
+    ]
+    return LaunchDescription([*declared, OpaqueFunction(function=start)])
