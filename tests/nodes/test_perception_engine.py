@@ -1,0 +1,98 @@
+"""The engine: built in a child while the node says so, started again when it fails, given up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tiny_bundles
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from perception import STUB_NODE, Peer, running
+from stub_node import FAIL, OUT_OF_MEMORY
+
+from penumbra_msgs.msg import FrameStats, OodAlert
+
+
+@pytest.fixture
+def peer(ros_domain):
+    peer = Peer()
+    yield peer
+    peer.close()
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    thresholds = {"pixel": 0.9, "frame": 0.9, "false_alarm_rate": 0.001, "frames": 100}
+    return tiny_bundles.segmentation(tmp_path / "street", thresholds=thresholds)
+
+
+def poisoned(pixel: tuple[int, int, int]) -> np.ndarray:
+    picture = np.zeros((36, 48, 3), np.uint8)
+    picture[0, 0] = pixel
+    return picture
+
+
+def levels(peer: Peer) -> list[int]:
+    """Every level that was told, without repetitions."""
+    told = [alert.level for alert in peer.received["/penumbra/ood"]]
+    return [level for n, level in enumerate(told) if n == 0 or level != told[n - 1]]
+
+
+def test_a_missing_engine_is_built_while_the_node_says_starting(
+    peer, bundle, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("STUB_ENGINE", "1")
+    settings = {"runner": "onnxruntime", "engine_cache_dir": tmp_path / "engines"}
+    with running(str(STUB_NODE), bundle=bundle.path, **settings) as node:
+        peer.alerts()
+        peer.collect(FrameStats, "/penumbra/stats")
+        peer.until_processed(poisoned((0, 0, 0)))
+        node.wait_for("building the tensorrt-rtx engine for street; this is done once")
+        assert peer.state() == "active"
+        peer.wait(lambda: levels(peer)[-1:] == [OodAlert.OK], "OK")
+        assert levels(peer)[0] == OodAlert.STARTING
+        assert len(list((tmp_path / "engines").glob("street-*.engine"))) == 1
+        assert peer.stats()[-1].engine_progress == 1
+
+
+def test_an_engine_that_fails_is_restarted_thrice_then_the_node_goes_to_the_error_state(
+    peer, bundle
+):
+    settings = {"runner": "onnxruntime", "restart_pause": 0.05, "max_age": 0.0}
+    with running(str(STUB_NODE), bundle=bundle.path, **settings) as node:
+        peer.alerts()
+        peer.collect(FrameStats, "/penumbra/stats")
+        peer.collect(DiagnosticArray, "/diagnostics")
+        good = poisoned((0, 0, 0))
+        peer.until_processed(good)
+
+        # One failure: STALE at once, and back to work after a restart.
+        peer.publisher().publish(peer.image(poisoned(OUT_OF_MEMORY)))
+        node.wait_for("MemoryError: out of memory; restart 1 of 3 in 0.05 s")
+        peer.wait(lambda: OodAlert.STALE in levels(peer), "STALE")
+        for _ in range(10):  # a steady run, after which earlier failures are forgotten
+            peer.received["/penumbra/stats"].clear()
+            peer.until_processed(good)
+        assert peer.stats()[-1].dropped_failed == 1
+
+        # Failure after failure: pauses that grow, then the end of patience.
+        def given_up() -> bool:
+            peer.publisher().publish(peer.image(poisoned(FAIL)))
+            return any("to the error state" in line for line in node.log)
+
+        peer.wait(given_up, "giving up")
+        for number, pause in enumerate(("0.05", "0.1", "0.2"), start=1):
+            node.wait_for(f"breaks the engine; restart {number} of 3 in {pause} s")
+        assert peer.state() == "unconfigured"  # by way of the error state
+        peer.wait(lambda: engine_status(peer) == DiagnosticStatus.ERROR, "an error status")
+
+        # The process lives, and can be mended.
+        assert peer.change("configure") and peer.change("activate")
+        peer.received["/penumbra/stats"].clear()
+        peer.until_processed(good)
+        peer.wait(lambda: engine_status(peer) == DiagnosticStatus.OK, "an engine that is well")
+
+
+def engine_status(peer: Peer) -> bytes | None:
+    arrays = peer.received["/diagnostics"][-1:]
+    levels = [s.level for a in arrays for s in a.status if s.name == "penumbra: engine"]
+    return levels[0] if levels else None

@@ -1,0 +1,61 @@
+"""The perception node with an engine whose behaviour a test commands, in place of ONNX Runtime.
+
+It answers at once, fails on pictures that begin with a pixel of FAIL, and with STUB_ENGINE=1 needs
+a TensorRT engine first, which NVIDIA's compiler really builds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+
+from penumbra import runners
+from penumbra.runners import RunnerError, engine
+from penumbra.runners.base import Runner
+
+FAIL, OUT_OF_MEMORY = (1, 2, 3), (1, 2, 4)
+
+
+class StubRunner(Runner):
+    """Labels are the first channel, uncertainty a 255th of the second."""
+
+    name = "onnxruntime"
+
+    def missing_engine(self):
+        if os.environ.get("STUB_ENGINE") != "1":
+            return None
+        needed = engine.find(self.bundle, "tensorrt-rtx", self.settings, capability="8.9")
+        return None if needed.built else needed
+
+    def _open(self):
+        if self.missing_engine() is not None:
+            raise RunnerError("there is no engine, and this process builds none")
+        return [StubLane()]
+
+
+class StubLane:
+    def run(self, image):
+        first = tuple(int(value) for value in image[0, 0])
+        if first == FAIL:
+            raise RunnerError("this picture breaks the engine")
+        if first == OUT_OF_MEMORY:
+            raise MemoryError("out of memory")
+        spread = image[..., 1] * np.float32(1 / 255)
+        return {
+            "labels": image[..., 0].copy(),
+            "uncertainty": spread,
+            "confidence": 1 - spread,
+            "frame_score": np.float32(spread.mean()),
+        }
+
+    def close(self):
+        pass
+
+
+if __name__ == "__main__":
+    runners.RUNNERS["onnxruntime"] = ("__main__", "StubRunner")
+    from penumbra.nodes.perception_node import main
+
+    sys.exit(main())
