@@ -1,41 +1,94 @@
 """Measure what uncertainty costs, as ratios within one run.
 
 propagation: propagated networks against the plain networks they are made from.
+runner: a bundle's first frame from a cold start, and its frames against the plain network and
+against Monte Carlo.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from penumbra.errors import PenumbraError
+from penumbra.files import write_atomically
 
 EXAMPLE = "penumbra benchmark propagation --repetitions 20"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to measure, how often, with how many threads."""
-    parser.add_argument("what", choices=["propagation"], help="what to measure")
+    parser.add_argument("what", choices=list(_MEASURES), help="what to measure")
     parser.add_argument("--repetitions", type=int, default=20, help="rounds (default: 20)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each (default: 1)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument("--bundle", type=Path, help="runner: what to run")
+    parser.add_argument("--runner", default="auto", help="runner: which one (default: auto)")
+    parser.add_argument("--size", default="480x360", help="runner: image size (default: 480x360)")
+    parser.add_argument("--samples", type=int, default=50, help="runner: of Monte Carlo")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a table of ratios, or JSON."""
-    from penumbra.benchmarks import propagation
+    """Print a table of ratios; with `--json` write them to a file as well."""
     from penumbra.benchmarks.timing import machine
 
-    costs = propagation.costs(arguments.repetitions, arguments.threads)
+    figures = _MEASURES[arguments.what](arguments)
     if arguments.json:
         surroundings = {**machine(), "threads": arguments.threads}
-        json.dump({"machine": surroundings, "costs": [asdict(cost) for cost in costs]}, sys.stdout)
-        print()
-        return 0
+        text = json.dumps({"machine": surroundings, **figures}, indent=2)
+        write_atomically(arguments.json, text + "\n")
+    return 0
+
+
+def _propagation(arguments: argparse.Namespace) -> dict[str, Any]:
+    from penumbra.benchmarks import propagation
+
+    costs = propagation.costs(arguments.repetitions, arguments.threads)
     print(f"{'propagated / plain':44}  {'ratio':>6}  {'goal':>6}  {'plain':>9}  {'propagated':>10}")
     for cost in costs:
         print(
             f"{cost.name:44}  {cost.ratio:6.3f}  ≤ {cost.goal:4.2f}  {cost.plain_ms:6.1f} ms  "
             f"{cost.propagated_ms:7.1f} ms"
         )
-    return 0
+    return {"costs": [asdict(cost) for cost in costs]}
+
+
+def _runner(arguments: argparse.Namespace) -> dict[str, Any]:
+    from penumbra.benchmarks import runner
+    from penumbra.bundle import load_bundle
+
+    if arguments.bundle is None:
+        raise PenumbraError("--bundle is missing: give the folder of a bundle, config/models/NAME")
+    try:
+        width, height = map(int, arguments.size.split("x"))
+    except ValueError:
+        raise PenumbraError(f"--size {arguments.size!r}: write it as WIDTHxHEIGHT") from None
+    bundle = load_bundle(arguments.bundle)
+    first = runner.cold_start(bundle, (height, width), arguments.runner, arguments.threads)
+    print(f"{bundle.name} {width}x{height} on {first.runner}")
+    print(
+        f"first frame {first.seconds:.2f} s (import {first.import_seconds:.2f}, load "
+        f"{first.load_seconds:.2f}, infer {first.infer_seconds:.2f}; CPU {first.cpu_seconds:.2f}), "
+        f"{first.megabytes:.0f} MB",
+        flush=True,
+    )
+    table = runner.compare(
+        bundle,
+        (height, width),
+        arguments.runner,
+        arguments.threads,
+        arguments.repetitions,
+        arguments.samples,
+    )
+    for line in table:
+        print(
+            f"{line.over + ' / ' + line.under:46}  {line.ratio:7.3f}   "
+            f"{line.over_ms:7.1f} ms (p99 {line.over_p99_ms:.1f}) / {line.under_ms:.1f} ms"
+        )
+    return {"first_frame": asdict(first), "comparisons": [asdict(line) for line in table]}
+
+
+_MEASURES = {"propagation": _propagation, "runner": _runner}

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 import penumbra
 from penumbra.bundle import Bundle, write_bundle
@@ -22,8 +23,8 @@ from penumbra.export.frame import Frame, frame_of
 from penumbra.export.graph import to_bytes, to_onnx
 from penumbra.export.operators import refuse_unsupported
 from penumbra.export.precision import mean_in_half
-from penumbra.models import WEIGHTS, load_model, read_header
-from penumbra.propagation import propagate
+from penumbra.models import WEIGHTS, build_model, load_model, read_header
+from penumbra.propagation import Moments, propagate
 from penumbra.propagation.registry import diagonal
 from penumbra.propagation.tracing import is_noise
 
@@ -86,7 +87,7 @@ TOLERANCES = {
 
 def make_frame(model: nn.Module, architecture: str, options: ExportOptions) -> Frame:
     """The module that becomes the graph: pre-processing, propagated network, outputs."""
-    _, kind, head = frame_of(architecture)
+    _, _, head = frame_of(architecture)
     dtype = torch.float16 if options.precision == "fp16" else torch.float32
     model = copy.deepcopy(model).eval().to(dtype)
     propagated = propagate(head(model), relu=options.relu)
@@ -95,8 +96,20 @@ def make_frame(model: nn.Module, architecture: str, options: ExportOptions) -> F
             "the model has no noise layer, so nothing would ever be uncertain: export one with "
             "dropout (for SegNet: --dropout class or encdec in training)"
         )
+    return _around(fold_batch_norms(propagated), model, architecture, options, dtype)
+
+
+def _around(
+    network: nn.Module,
+    model: nn.Module,
+    architecture: str,
+    options: ExportOptions,
+    dtype: torch.dtype,
+) -> Frame:
+    """`network`, which returns moments, between the pre- and post-processing of `model`."""
+    _, kind, _ = frame_of(architecture)
     return kind(
-        fold_batch_norms(propagated),
+        network,
         options.channel_order,
         model.config["mean"],
         model.config["std"],
@@ -169,6 +182,33 @@ def export_bundle(
         manifest,
         {"model.onnx": graph, WEIGHTS: file if file.suffix == ".safetensors" else file / WEIGHTS},
     )
+
+
+class _Exact(nn.Module):
+    """A network without noise, with results in the form of a propagated one."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, image: torch.Tensor) -> Any:
+        return tree_map(Moments, self.network(image))
+
+
+def plain_bundle(bundle: Bundle, out: Path | str) -> Bundle:
+    """The same network without its noise: what uncertainty is compared with when it is timed."""
+    header = read_header(bundle.weights_file)
+    architecture = header["architecture"]
+    model = build_model(architecture, header["config"] | {"dropout": "none"}).eval()
+    model.load_state_dict(load_model(bundle.weights_file).state_dict())
+    _, _, head = frame_of(architecture)
+    image = bundle.input
+    options = ExportOptions(image.height, image.width, image.channel_order)
+    frame = _around(_Exact(head(model)), model, architecture, options, torch.float32)
+    manifest = {k: v for k, v in bundle.manifest.items() if k not in ("schema", "files")}
+    manifest |= {"name": f"{bundle.name}-plain", "precision": options.precision}
+    graph = export_graph(frame, options)
+    return write_bundle(out, manifest, {"model.onnx": graph, WEIGHTS: bundle.weights_file})
 
 
 def _provenance(of_model: dict[str, Any], command: str) -> dict[str, Any]:

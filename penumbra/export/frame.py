@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penumbra.errors import PenumbraError
-from penumbra.propagation import Moments, Propagated
+from penumbra.propagation import Moments
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Frame(nn.Module):
 
     def __init__(
         self,
-        propagated: Propagated,
+        propagated: nn.Module,
         channel_order: str,
         mean: list[float],
         std: list[float],

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.fx.traceback import preserve_node_meta
 
 import penumbra
+from penumbra.propagation import Propagated
 
 # The exporter's own, so that nothing is converted; TensorRT 10.0 reads up to 20, 8.6 up to 19.
 OPSET = 18
@@ -41,7 +42,8 @@ def to_onnx(frame: nn.Module, image: Tensor, outputs: list[str], dynamic: bool =
         width = torch.export.Dim("width", min=_SMALLEST, max=_LARGEST)
         shapes = ({0: height, 1: width},)
     with torch.inference_mode(), _quietly():
-        with preserve_node_meta():
+        # Where a walk has named its layers, keep the names; torch fails on notes of its own.
+        with preserve_node_meta(any(isinstance(part, Propagated) for part in frame.modules())):
             # Deferred: that cropping leaves no more than padding made is true for every size, but
             # not seen by torch's solver.
             program = torch.export.export(
