@@ -3,6 +3,7 @@
     model.onnx            the whole frame in one graph: camera image in, prediction and scores out
     weights.safetensors   the network itself, for Monte Carlo and calibration
     manifest.yaml         what the two mean, and their SHA-256
+    README.md             the model card, for people: data, results, intended use, licence
 
 Nothing in it is ever executed or unpickled. `load_bundle` reads it only if it is whole and of a
 version that this Penumbra knows.
@@ -30,6 +31,7 @@ SCHEMA_VERSION = 1
 MANIFEST = "manifest.yaml"
 MODEL = "model.onnx"
 WEIGHTS = "weights.safetensors"
+CARD = "README.md"
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def write_bundle(
     """Write a whole bundle or nothing; a bundle that is already at `path` is replaced.
 
     `manifest` comes without `schema` and `files`, which are filled in here. The contents may be
-    files of the very bundle that is replaced.
+    files of the very bundle that is replaced. A model card at `path` stays.
     """
     target = Path(path)
     if target.exists() and not _may_be_replaced(target):
@@ -186,6 +188,8 @@ def write_bundle(
                 else:
                     (made / name).write_bytes(content)
             manifest["files"] = {name: _sha256(made / name) for name in files}
+            if (target / CARD).is_file():
+                shutil.copyfile(target / CARD, made / CARD)
             _check_manifest(manifest, f"the manifest of {target}", "this is what was to be written")
             text = yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=100)
             (made / MANIFEST).write_text(text, encoding="utf-8")
@@ -257,8 +261,10 @@ def _sha256(file: Path) -> str:
 
 
 def _may_be_replaced(target: Path) -> bool:
-    """A folder that holds a bundle, or nothing: never somebody's other files."""
-    return target.is_dir() and ((target / MANIFEST).is_file() or not any(target.iterdir()))
+    """A folder that holds a bundle, or at most a card: never somebody's other files."""
+    return target.is_dir() and (
+        (target / MANIFEST).is_file() or all(file.name == CARD for file in target.iterdir())
+    )
 
 
 def _flush(files: Iterable[Path]) -> None:

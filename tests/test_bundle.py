@@ -212,6 +212,13 @@ def test_replaced_from_its_own_files(folder):
     assert [path.name for path in folder.parent.iterdir()] == ["street"]
 
 
+def test_the_model_card_stays_when_the_bundle_is_replaced(folder):
+    (folder / "README.md").write_text("# street\nFor demonstrations only.\n")
+    write_bundle(folder, MANIFEST, FILES)
+    load_bundle(folder)
+    assert (folder / "README.md").read_text() == "# street\nFor demonstrations only.\n"
+
+
 def test_nothing_is_left_of_a_write_that_failed(folder):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(PenumbraError, match="is not valid at task"):
