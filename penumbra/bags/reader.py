@@ -20,7 +20,7 @@ from rosbags.rosbag2.storage_mcap import McapReader
 
 from penumbra.bags.messages import IMAGES, SECOND, has_header, header_stamp
 from penumbra.bags.salvage import salvage
-from penumbra.bags.translation import Translation
+from penumbra.bags.translation import Translation, one_line
 from penumbra.errors import PenumbraError
 
 GROUND_TRUTH = "/ground_truth/"
@@ -128,7 +128,10 @@ class Bag:
             except StopIteration:
                 return
             except Exception as error:  # rosbags answers damage with errors of many kinds
-                self.warn(f"{self.path} is damaged after message {done}, the rest is lost: {error}")
+                self.warn(
+                    f"{self.path} is damaged after message {done}, the rest is lost:"
+                    f" {one_line(error)}"
+                )
                 return
             recorded = Recorded(connection.topic, stamp, cdr)
             watch.see(recorded)
@@ -246,7 +249,7 @@ def _without_index(reader: Reader1 | Reader2) -> bool:
 
 def _salvaged(path: Path, files: list[Path], warn: Warn, why: Exception | None) -> Bag:
     """What can be read of a bag that rosbags refuses for the reason `why` (None: all of it)."""
-    reason = " ".join(str(why).split()) or type(why).__name__
+    reason = one_line(why)
     connections: dict[tuple[Path, int], Connection] = {}
     total = 0
     for file in files:

@@ -8,7 +8,8 @@ import numpy as np
 
 from penumbra.bags.frames import Drive, Frame, positive, stamp_at
 from penumbra.bags.messages import START_NS, CameraModel
-from penumbra.scenes import CLASSES, Camera, drive
+from penumbra.errors import PenumbraError
+from penumbra.scenes import ANOMALIES, CLASSES, Camera, drive
 
 
 def street_drive(
@@ -25,6 +26,8 @@ def street_drive(
 
     The same arguments give the same bytes.
     """
+    if anomaly is not None and anomaly not in ANOMALIES:
+        raise PenumbraError(f"--anomaly {anomaly}: choose one of {', '.join(ANOMALIES)}")
     camera = camera or Camera()
     count = max(1, round(positive(seconds, "--seconds") * positive(rate_hz, "--rate-hz")))
     kind = {} if anomaly is None else {"anomaly": anomaly, "anomaly_at": anomaly_at}

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from rosbags.convert.converter import STATIC_MSGTYPE_RENAMES, is_same_wireformat, migrate_bytes
-from rosbags.interfaces import Connection, ConnectionExtRosbag1, MessageDefinitionFormat
+from rosbags.interfaces import (
+    Connection,
+    ConnectionExtRosbag1,
+    MessageDefinition,
+    MessageDefinitionFormat,
+)
 from rosbags.interfaces.typing import Typesdict
 from rosbags.typesys import (
     Stores,
@@ -37,9 +42,10 @@ class Translation:
         embedded: Typesdict = {}
         for connection in connections:
             try:
-                embedded.update(_definitions(connection))
+                embedded.update(_definitions(connection.msgdef, connection.msgtype))
             except (TypesysError, ValueError) as error:
-                warn(f"the definition of {connection.msgtype} in the bag cannot be read: {error}")
+                kind, why = connection.msgtype, one_line(error)
+                warn(f"the definition of {kind} in the bag cannot be read: {why}")
         self._source.register(embedded)
         self.store: Typestore = get_typestore(Stores.ROS2_JAZZY)
         known = jazzy().fielddefs
@@ -82,12 +88,17 @@ class Translation:
         return lambda data: bytes(migrate(data))
 
 
-def _definitions(connection: Connection) -> Typesdict:
-    definition = connection.msgdef
+def one_line(error: object) -> str:
+    """What an error says, for a person."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@lru_cache(maxsize=256)  # to parse them is what takes longest in opening a bag
+def _definitions(definition: MessageDefinition, type_name: str) -> Typesdict:
     if definition.format == MessageDefinitionFormat.NONE:
         return {}
     if definition.format == MessageDefinitionFormat.MSG:
-        return get_types_from_msg(definition.data, connection.msgtype)
+        return get_types_from_msg(definition.data, type_name)
     if not definition.data.startswith(f"{_IDL_RULE}IDL: "):
         return get_types_from_idl(definition.data)
     found: Typesdict = {}

@@ -91,6 +91,7 @@ def replay(
         if recorder is not None:
             with contextlib.suppress(Stopped):
                 recorder.finish()
+            recorder.refuse_nothing()
             summary.recorded = recorder.bag.count
     return summary
 

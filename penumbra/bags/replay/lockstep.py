@@ -16,7 +16,7 @@ from penumbra.bags.replay.recorder import Recorder
 from penumbra.bags.replay.session import Session, message_class
 from penumbra.errors import PenumbraError
 
-MEETING = 5.0  # seconds for two nodes that know of each other to exchange a first word
+MEETING = 5.0  # seconds for two nodes of which one knows the other to meet
 Answers = dict[str, bytes]
 OnAnswer = Callable[[Recorded, Answers], None]
 
@@ -54,22 +54,22 @@ class Conversation:
 
     def open(self, recorder: Recorder | None = None) -> None:
         """Wait for the node, and until it and we can hear each other."""
-        steps = self._steps
-        ends = {topic: partial(self._session.publishers_of, topic) for topic in steps.answers}
-        listening = self._session.wait(self._publisher.get_subscription_count, steps.ready)
-        if not listening:
+        listeners = self._publisher.get_subscription_count
+        self._session.wait(lambda: listeners() or self._others(), self._steps.ready)
+        if not listeners():
             raise PenumbraError(self._nobody_listens())
-        for topic, publishers in ends.items():
-            if not self._session.wait(publishers, steps.ready):
+        for topic in self._steps.answers:
+            publishers = partial(self._session.publishers_of, topic)
+            if not self._session.wait(publishers, MEETING):
                 raise PenumbraError(
-                    f"nobody publishes {topic} within {steps.ready:g} s: is the node active, and"
-                    " is this the topic of its answers (--answer)?"
+                    f"somebody listens to the frames, but nobody publishes {topic}: is it the topic"
+                    " of the node's answers (--answer)?"
                 )
             self._hear(topic, publishers())
         if recorder is not None:
             recorder.stamp = lambda header: self._sent.get(header, self._player.now_ns)
             recorder.discover()
-        self._session.make_known(steps.answers, min(MEETING, steps.ready))
+        self._session.make_known(self._steps.answers, MEETING)
         self._warn_of_loss()
 
     def play(self, messages: Iterable[Recorded], on_answer: OnAnswer | None = None) -> None:
@@ -123,13 +123,24 @@ class Conversation:
 
         self._session.subscribe(topic, kind, publishers, take)
 
+    def _others(self) -> list[str]:
+        """Other types that somebody expects where the frames go."""
+        name = self._player.name(self._frames.name)
+        ends = self._session.node.get_subscriptions_info_by_topic(name)
+        return sorted({end.topic_type for end in ends} - {self._frames.type})
+
     def _nobody_listens(self) -> str:
         name = self._player.name(self._frames.name)
-        kinds = {end.topic_type for end in self._session.node.get_subscriptions_info_by_topic(name)}
-        start = f"nobody listens for {self._frames.type} on {name} within {self._steps.ready:g} s"
-        if kinds - {self._frames.type}:
-            return f"{start}, only for {', '.join(sorted(kinds))}: the bag must hold that type"
-        return f"{start}: start the node, or give its topic with --remap {self._frames.name}:=TOPIC"
+        others = self._others()
+        if others:
+            return (
+                f"the frames of the bag are {self._frames.type}, but the node on {name} expects"
+                f" {', '.join(others)}: write the bag with that type, or set the node to this one"
+            )
+        return (
+            f"nobody listens for {self._frames.type} on {name} within {self._steps.ready:g} s:"
+            f" start the node, or give its topic with --remap {self._frames.name}:=TOPIC"
+        )
 
     def _warn_of_loss(self) -> None:
         name = self._player.name(self._frames.name)

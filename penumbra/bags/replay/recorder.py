@@ -77,6 +77,9 @@ class Recorder:
         self._session.wait(
             lambda: time.monotonic() > min(self._last + QUIET, deadline), LONGEST_QUIET
         )
+
+    def refuse_nothing(self) -> None:
+        """An error if nothing has come."""
         if not self.bag.count:
             where = ", ".join((*self._recording.under, *self._recording.topics))
             raise PenumbraError(
