@@ -12,8 +12,9 @@ import cv2
 from penumbra.bags.frames import Drive, Frame, Stretch, stamp_at
 from penumbra.bags.messages import SECOND, START_NS
 from penumbra.errors import PenumbraError
+from penumbra.image_files import read_image_file
 from penumbra.scenes import CLASSES
-from penumbra.training.camvid import decode, images_of, read_label
+from penumbra.training.camvid import images_of, read_label
 
 VIDEO_HZ = 30.0
 """CamVid's names count the frames of its videos, of which every 15th or 30th is labelled."""
@@ -81,7 +82,7 @@ def _frames(
 ) -> Iterator[Frame]:
     truth = folder / f"{split}annot"
     for picture, stamp in zip(pictures, stamps, strict=True):
-        image = decode(picture.path, cv2.IMREAD_COLOR)
+        image = read_image_file(picture.path, cv2.IMREAD_COLOR)
         label = truth / f"{picture.path.stem}.png"
         labels = read_label(label, image) if truth.is_dir() else None
         yield Frame(stamp, image, picture.path.read_bytes(), labels=labels)

@@ -14,7 +14,7 @@ import numpy as np
 from penumbra.bags.frames import Drive, Frame, Stretch
 from penumbra.bags.messages import SECOND, START_NS, CameraModel
 from penumbra.errors import PenumbraError
-from penumbra.training.camvid import decode
+from penumbra.image_files import read_image_file
 from penumbra.training.kitti import drives_in, read_depth
 
 CAMERAS = {name: int(name[-1]) for name in
@@ -50,7 +50,7 @@ def kitti_drive(
 
     def frames() -> Iterator[Frame]:
         for file in files:
-            image = decode(file, cv2.IMREAD_COLOR)
+            image = read_image_file(file, cv2.IMREAD_COLOR)
             height, width = image.shape[:2]
             model = _camera(values, calibration, CAMERAS[camera], width, height)
             depth = _depth(measured / f"{file.stem}.png", image)

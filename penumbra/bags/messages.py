@@ -101,8 +101,13 @@ def array_of(message: Any) -> np.ndarray:
             f"an image in the bag is {message.encoding}: {', '.join(kinds)} is read"
         )
     kind, channels = kinds[message.encoding]
-    rows = np.asarray(message.data).reshape(message.height, message.step)
-    used = rows[:, : message.width * channels * np.dtype(kind).itemsize]
+    data, wide = np.asarray(message.data), message.width * channels * np.dtype(kind).itemsize
+    if data.size != message.height * message.step or message.step < wide:
+        raise PenumbraError(
+            f"an image in the bag does not add up: {message.width}x{message.height}, step"
+            f" {message.step}, {data.size} bytes"
+        )
+    used = data.reshape(message.height, message.step)[:, :wide]
     array = np.ascontiguousarray(used).view(kind)
     return array if channels == 1 else array.reshape(message.height, message.width, channels)
 

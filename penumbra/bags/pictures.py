@@ -11,7 +11,7 @@ import cv2
 from penumbra.bags.frames import Drive, Frame, Stretch, positive, stamp_at
 from penumbra.bags.messages import START_NS
 from penumbra.errors import PenumbraError
-from penumbra.training.camvid import decode
+from penumbra.image_files import read_image_file
 
 IMAGES_HZ = 10.0
 """Frames per second of pictures that say nothing of time."""
@@ -30,7 +30,7 @@ def images_drive(folder: Path, stretch: Stretch | None = None) -> Drive:
     def frames() -> Iterator[Frame]:
         for place, file in enumerate(files):
             stamp = stamp_at(place, IMAGES_HZ, START_NS)
-            yield Frame(stamp, decode(file, cv2.IMREAD_COLOR), file.read_bytes())
+            yield Frame(stamp, read_image_file(file, cv2.IMREAD_COLOR), file.read_bytes())
 
     return Drive(frames(), len(files), {"source": folder.name})
 
