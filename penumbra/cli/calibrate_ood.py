@@ -70,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Judge every frame, set the thresholds, say what they are worth."""
     from penumbra.bundle import load_bundle
+    from penumbra.thresholds import check_raise_frames
 
     for name in ("false_alarm_rate", "pixel_rate", "score_fraction"):
         value = getattr(arguments, name)
@@ -78,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise PenumbraError(f"--{option} {value:g}: give a share between 0 and 1")
     if not 0 < arguments.rate_hz < float("inf"):
         raise PenumbraError(f"--rate-hz {arguments.rate_hz:g}: give a number over 0")
+    check_raise_frames(arguments.raise_frames)
     bundle = load_bundle(arguments.bundle)
     drive, source = _drive(arguments.images, arguments.frames)
     scores, pixels = _measure(bundle, drive, source, arguments)
