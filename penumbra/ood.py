@@ -23,6 +23,7 @@ import numpy as np
 from penumbra.errors import PenumbraError
 
 LONGEST_WINDOW = 1000  # frames of hysteresis
+_SAMPLED = 16  # one pixel in so many tells roughly where the highest begin
 
 
 class Level(IntEnum):
@@ -107,6 +108,14 @@ def frame_score(uncertainty: np.ndarray, fraction: float) -> float:
     """
     values = _numbers(uncertainty).ravel()
     count = min(values.size, max(1, round(fraction * values.size)))
+    # Most pixels are far from the highest. What a sixteenth of them puts well under leaves only a
+    # few to sort; should it have left too few, all are. The result is the same, in a third of the
+    # time (numpy 1.26).
+    sample = values[::_SAMPLED]
+    well_under = sample.size - 2 * (count // _SAMPLED + 4)
+    if well_under > 0:
+        candidates = values[values >= np.partition(sample, well_under)[well_under]]
+        values = candidates if candidates.size >= count else values
     return float(np.partition(values, values.size - count)[-count:].mean(dtype=np.float64))
 
 

@@ -50,6 +50,18 @@ def test_score_is_the_mean_of_the_most_uncertain(fraction):
     assert frame_score(values, fraction) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("fraction", [0.001, 0.01, 0.2, 0.9])
+@pytest.mark.parametrize("special", [0.0, 1.0])
+def test_the_score_does_not_depend_on_where_the_pixels_are(fraction, special):
+    """Also when every sixteenth pixel, from which the score begins, is unlike all others."""
+    values = RANDOM.random(160 * 200)
+    values[::16] = special
+    values = values.reshape(160, 200).astype(np.float32)
+    count = round(fraction * values.size)
+    expected = np.sort(values, axis=None)[-count:].astype(np.float64).mean()
+    assert frame_score(values, fraction) == pytest.approx(expected, rel=1e-12)
+
+
 def test_a_small_object_shows_in_the_score_and_not_in_the_mean():
     values = flat(0.05, 360, 480)
     values[100:140, 200:240] = 0.4  # 0.93 % of the frame
