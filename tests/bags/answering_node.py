@@ -1,7 +1,8 @@
 """A process that answers images: it stands in for any perception node at the other end of DDS.
 
 /answering/image: answered at once on /answering/prediction (the image inverted) and, as real
-nodes have several outputs, on /answering/ood. /forgetful/image: every frame is only heard when it
+nodes have several outputs, on /answering/ood; a little later on /answering/late, unless the next
+image is quicker. /forgetful/image: every frame is only heard when it
 comes a second time. /silent/image: never answered. /mistaken/image: another type is expected.
 """
 
@@ -28,6 +29,9 @@ class AnsweringNode(Node):
             for name in ("answering", "forgetful", "silent")
         }
         self._alerts = self.create_publisher(OodAlert, "/answering/ood", NEWEST)
+        self._late = self.create_publisher(Image, "/answering/late", NEWEST)
+        self._waiting: Image | None = None
+        self.create_timer(0.01, self._publish_late)
         self._heard: set[tuple[int, int]] = set()
         for name, take in (
             ("answering", self._answer),
@@ -40,6 +44,12 @@ class AnsweringNode(Node):
     def _answer(self, image: Image) -> None:
         self._alerts.publish(OodAlert(header=image.header, frame_score=0.25, unit="1"))
         self._answers["answering"].publish(inverted(image))
+        self._waiting = image
+
+    def _publish_late(self) -> None:
+        if self._waiting is not None:
+            self._late.publish(self._waiting)
+            self._waiting = None
 
     def _forget(self, image: Image) -> None:
         stamp = image.header.stamp.sec, image.header.stamp.nanosec

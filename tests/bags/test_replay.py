@@ -76,7 +76,7 @@ def test_two_replays_in_lockstep_give_the_same_recording(bag, tmp_path):
         )
         assert summary.finished
         assert (summary.messages, summary.answered) == (2 * FRAMES, FRAMES)
-        assert (summary.resent, summary.recorded) == (0, 2 * FRAMES)
+        assert (summary.resent, summary.recorded) == (0, 3 * FRAMES)
     first, second = read(tmp_path / "first"), read(tmp_path / "second")
     assert sorted(first) == sorted(second)
 
@@ -95,6 +95,14 @@ def test_two_replays_in_lockstep_give_the_same_recording(bag, tmp_path):
     for frame, answers in seen:
         assert sorted(answers) == ["/answering/ood", "/answering/prediction"]
         assert {header_stamp(data) for data in answers.values()} == {frame.stamp_ns}
+
+
+def test_what_is_only_recorded_is_complete_too(bag, tmp_path):
+    """/answering/late is no answer, and would be overtaken if the next frame were not held back."""
+    recording = Recording(tmp_path / "out", under=(), topics=("/answering/late",))
+    replay(bag, to("answering"), steps("answering"), recording)
+    stamps = [message.stamp_ns for message in read(tmp_path / "out")]
+    assert stamps == [START_NS + number * TENTH for number in range(FRAMES)]
 
 
 def test_a_frame_without_an_answer_is_sent_once_more(tmp_path):

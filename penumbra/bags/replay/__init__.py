@@ -90,7 +90,7 @@ def replay(
         summary.seconds = time.monotonic() - started
         if recorder is not None:
             with contextlib.suppress(Stopped):
-                recorder.finish()
+                recorder.settle()
             recorder.refuse_nothing()
             summary.recorded = recorder.bag.count
     return summary

@@ -49,6 +49,9 @@ class Conversation:
         self._publisher = player.publishers[self._frames.name]
         self._received: dict[int, Answers] = {}
         self._sent: dict[int | None, int] = {}  # stamps of frames, and their times in the bag
+        self._recorder: Recorder | None = None
+        self._regular: set[str] = set()  # recorded topics that have had a frame's stamp, ...
+        self._came: set[str] = set()  # ... and those that have the present frame's
         self.answered = 0
         self.resent = 0
 
@@ -68,6 +71,8 @@ class Conversation:
             self._hear(topic, publishers())
         if recorder is not None:
             recorder.stamp = lambda header: self._sent.get(header, self._player.now_ns)
+            recorder.on_message = self._note
+            self._recorder = recorder
             recorder.discover()
         self._session.make_known(self._steps.answers, MEETING)
         self._warn_of_loss()
@@ -79,6 +84,8 @@ class Conversation:
             self._player.publish(recorded)
             if recorded.topic == self._frames.name:
                 answers = self._answers(recorded)
+                if self._recorder is not None:
+                    self._await_others(self._recorder)
                 self.answered += 1
                 if on_answer is not None:
                     on_answer(recorded, answers)
@@ -90,6 +97,7 @@ class Conversation:
     def _answers(self, frame: Recorded) -> Answers:
         stamp = header_stamp(frame.data)
         self._received = {stamp: {}}
+        self._came = set()
         self._sent[stamp] = frame.stamp_ns
 
         def complete() -> bool:
@@ -111,6 +119,25 @@ class Conversation:
             f" (stamp {stamp / SECOND:.6f} s), sent twice and waited {self._steps.patience:g} s for"
             " each time: see the node's log; --patience waits longer"
         )
+
+    def _await_others(self, recorder: Recorder) -> None:
+        """Wait also for what is only recorded, where it has come with a frame before.
+
+        The node keeps no more than its latest message of a topic. One that got lost on the way
+        (large images do) is sent again only if the next frame has not replaced it by then.
+        """
+        if not self.answered:  # what comes with the first frame tells what to expect
+            recorder.settle()
+        if self._session.wait(lambda: self._regular <= self._came, self._steps.patience):
+            return
+        missing = sorted(self._regular - self._came)
+        self._bag.warn(f"frame {self.answered + 1} has no {', '.join(missing)} in the recording")
+        self._regular -= set(missing)  # perhaps it is not published any longer
+
+    def _note(self, topic: str, header: int | None) -> None:
+        if header in self._received:
+            self._came.add(topic)
+            self._regular.add(topic)
 
     def _hear(self, topic: str, publishers: list) -> None:
         kind = message_class(publishers[0].topic_type)

@@ -45,6 +45,8 @@ class Recorder:
         self._last = 0.0
         self.stamp: Callable[[int | None], int] = lambda header: time.time_ns()
         """When a message that arrives now, with this stamp in its header, was received."""
+        self.on_message: Callable[[str, int | None], None] = lambda topic, header: None
+        """Told of every message that was recorded."""
         self.bag = BagWriter(
             recording.out, recording.storage, {"source": "penumbra replay"}, self._types.store
         )
@@ -70,7 +72,7 @@ class Recorder:
                 self._seen.add(topic)
                 self._record(topic, types[0], publishers)
 
-    def finish(self) -> None:
+    def settle(self) -> None:
         """Wait for what is still on its way."""
         deadline = time.monotonic() + LONGEST_QUIET
         self._last = time.monotonic()
@@ -101,8 +103,9 @@ class Recorder:
         stamped = has_header(self._types.store, type_name)
 
         def take(data: bytes) -> None:
-            stamp = self.stamp(header_stamp(data) if stamped else None)
-            self.bag.write(topic, type_name, stamp, data)
+            header = header_stamp(data) if stamped else None
+            self.bag.write(topic, type_name, self.stamp(header), data)
+            self.on_message(topic, header)
             self._last = time.monotonic()
 
         self._session.subscribe(topic, kind, publishers, take)
