@@ -11,6 +11,8 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
+from penumbra.nodes.large_images import make_room_for_images
+
 ATTENTION = 0.1  # seconds between two looks at whether to stop
 
 
@@ -24,6 +26,7 @@ def run_node(make_node: Callable[[], Node], arguments: Sequence[str] | None = No
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    make_room_for_images()
     rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
     try:
         node = make_node()

@@ -17,6 +17,8 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
+from penumbra.nodes.large_images import make_room_for_images
+
 NAME = "penumbra_replay"
 UNKNOWN = "_NODE_NAME_UNKNOWN_"  # rmw's name for a node of which it has not heard yet
 ATTENTION = 0.05  # seconds between two looks at something that sends no event
@@ -34,6 +36,7 @@ class Session:
         self._stop = stop or threading.Event()
 
     def __enter__(self) -> Session:
+        make_room_for_images()
         self._context = Context()
         # No arguments: otherwise it takes those of the command line for ROS's own.
         rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)

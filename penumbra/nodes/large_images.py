@@ -1,0 +1,22 @@
+"""Make room for images between two processes of one machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from penumbra.share import config_folder
+
+PROFILES = "FASTRTPS_DEFAULT_PROFILES_FILE"
+_OWN_PROFILES = "DEFAULT_FASTRTPS_PROFILES.xml"  # which Fast DDS looks for where it is started
+
+
+def make_room_for_images() -> None:
+    """Give Fast DDS the profile config/fastdds.xml, unless the user has one; before rclpy.init.
+
+    Measured with five outputs of 0.5 MB per frame, in lockstep: 2.2 s per frame without, 0.05 s
+    with it. Another middleware is left alone.
+    """
+    middleware = os.environ.get("RMW_IMPLEMENTATION", "rmw_fastrtps_cpp")
+    if middleware.startswith("rmw_fastrtps") and not Path(_OWN_PROFILES).exists():
+        os.environ.setdefault(PROFILES, str(config_folder() / "fastdds.xml"))
