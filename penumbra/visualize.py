@@ -35,7 +35,7 @@ def colour_uncertainty(uncertainty: np.ndarray, top: float) -> np.ndarray:
     return _mapped(_bytes(uncertainty, top), _table(_UNCERTAINTY_MAP), uncertainty)
 
 
-def colour_depth(depth: np.ndarray, nearest: float = 1.0, farthest: float = 80.0) -> np.ndarray:
+def colour_depth(depth: np.ndarray, farthest: float = 80.0, nearest: float = 1.0) -> np.ndarray:
     """Yellow (near) over green to violet (far), by the logarithm of the distance in metres.
 
     Logarithmic, as what matters about a distance is how many times it could be halved.

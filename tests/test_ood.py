@@ -91,9 +91,6 @@ def test_a_map_of_another_shape_is_refused(shape):
         monitor().judge(np.zeros(shape, np.float32), 0.0)
 
 
-# --- regions --------------------------------------------------------------------------------------
-
-
 def test_regions():
     values = flat(0.1, 40, 60)
     values[2:5, 3:10] = 0.6  # 21 pixels
@@ -153,8 +150,6 @@ def test_regions_against_a_flood(size, share):
         for r in regions
     } == expected
 
-
-# --- hysteresis -----------------------------------------------------------------------------------
 
 OK, WARN, ALERT = Level.OK, Level.WARN, Level.ALERT
 
@@ -223,9 +218,6 @@ def test_a_score_at_the_threshold_is_not_over_it():
     values = np.full((4, 4), 0.5, np.float64)
     assert monitor().judge(values, 0.0).level == OK
     assert monitor().judge(values, 0.0).regions == ()
-
-
-# --- time -----------------------------------------------------------------------------------------
 
 
 def test_stale_by_the_callers_clock_and_only_once():

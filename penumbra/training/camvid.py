@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 
 from penumbra.errors import PenumbraError
+from penumbra.image_files import read_image_file as decode
 from penumbra.scenes import CLASSES, VOID
 from penumbra.training.metrics import IGNORE
 
@@ -88,21 +89,6 @@ def read_label(path: Path, image: np.ndarray) -> np.ndarray:
             f"{path} holds the unknown label {label.max()}: CamVid's run from 0 to {VOID} (void)"
         )
     return label
-
-
-def decode(path: Path, flags: int) -> np.ndarray:
-    """A whole JPEG or PNG file as OpenCV reads it with `flags`, or an error that names it."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise PenumbraError(f"cannot read {path}: {error.strerror}") from error
-    # OpenCV fills a cut-off JPEG with grey and says nothing, so look for the end mark ourselves.
-    end = {b"\xff\xd8": b"\xff\xd9", b"\x89P": b"IEND"}.get(data[:2])
-    whole = end is not None and end in data[-1024:]
-    decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if whole else None
-    if decoded is None:
-        raise PenumbraError(f"{path} is not a whole JPEG or PNG image: replace it")
-    return decoded
 
 
 def images_of(folder: Path, split: str) -> list[Path]:
