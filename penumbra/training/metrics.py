@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 IGNORE = 255  # the label of a pixel that counts neither in the loss nor here
+OUTLIER = 254  # the label of a pixel that shows something without a class (see outliers.py)
 
 
 class Confusion:

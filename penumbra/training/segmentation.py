@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -19,8 +18,9 @@ from penumbra.models import load_model
 from penumbra.models.segnet import Probabilities, SegNet, normalise
 from penumbra.training.augmentation import random_view
 from penumbra.training.camvid import LabelledImages, load_camvid
-from penumbra.training.losses import frequency_weights
-from penumbra.training.metrics import IGNORE, Confusion
+from penumbra.training.losses import frequency_weights, segmentation_loss
+from penumbra.training.metrics import Confusion
+from penumbra.training.outliers import paste_outlier
 from penumbra.training.settings import SegNetOptions
 
 # From uint8 RGB images (N x H x W x 3) to class scores or probabilities (N x classes x H x W).
@@ -39,8 +39,10 @@ class RandomViews(Dataset):
         size: tuple[int, int],
         scales: tuple[float, float],
         seed: int,
+        outliers: float = 0.0,
     ) -> None:
         self.data, self.size, self.scales, self.seed = data, size, scales, seed
+        self.outliers = outliers
 
     def __len__(self) -> int:
         return len(self.data)
@@ -49,7 +51,10 @@ class RandomViews(Dataset):
         epoch, index = key
         random = np.random.default_rng((self.seed, epoch, index))
         image, label = self.data.images[index], self.data.labels[index]
-        return random_view(image, label, self.size, self.scales, random)
+        view, marks = random_view(image, label, self.size, self.scales, random)
+        if self.outliers and random.random() < self.outliers:
+            return paste_outlier(view, marks, random)
+        return view, marks
 
 
 @dataclass
@@ -63,6 +68,7 @@ class SegmentationTask:
     scales: tuple[float, float] = (0.55, 1.5)
     balance: float = 0.5
     seed: int = 0
+    outliers: float = 0.0
     metric: str = "mean_iou"
 
     def __post_init__(self) -> None:
@@ -70,13 +76,12 @@ class SegmentationTask:
         self.weights = torch.from_numpy(weights)
 
     def data(self) -> Dataset:
-        return RandomViews(self.train, self.size, self.scales, self.seed)
+        return RandomViews(self.train, self.size, self.scales, self.seed, self.outliers)
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         images, labels = batch
         logits = model(normalised_for(self.model, images))
-        weights = self.weights.to(logits.device)
-        return F.cross_entropy(logits.float(), labels.long(), weights, ignore_index=IGNORE)
+        return segmentation_loss(logits.float(), labels, self.weights.to(logits.device))
 
     def validate(self, model: nn.Module) -> dict[str, float]:
         return confusion_of(deterministic(model), self.validation).summary()
@@ -108,7 +113,14 @@ def segnet_task(options: SegNetOptions, seed: int) -> SegmentationTask:
                 f"--init {options.init} has another width or other classes: {other.config}"
             ) from error
     return SegmentationTask(
-        model, train, validation, (height, width), scales, options.balance, seed
+        model,
+        train,
+        validation,
+        (height, width),
+        scales,
+        options.balance,
+        seed,
+        options.outliers,
     )
 
 
