@@ -86,6 +86,37 @@ class ChannelMoments(Moments):
         return shared if self.independent is None else self.independent + shared
 
 
+class MixedMoments(Moments):
+    """Moments of channels that an affine layer has mixed from the same inputs.
+
+    The channels of one position vary together. How, is told when it is asked for, and costs nothing
+    otherwise: `of(A)` is the variance Var[A z] of linear combinations of the channels z of each
+    position, one for each row of the matrix A, along the dimension `dim` (counted from the end).
+    That is their covariance in another form:
+
+        Cov(z_i, z_j) = (V_i + V_j - Var[z_i - z_j]) / 2.
+    """
+
+    of: Callable[[Tensor], Tensor]
+    dim: int
+
+    def __init__(
+        self, mean: Tensor, variance: Tensor, of: Callable[[Tensor], Tensor], dim: int
+    ) -> None:
+        super().__init__(mean, variance)
+        object.__setattr__(self, "of", of)
+        object.__setattr__(self, "dim", dim)
+
+    def moved(
+        self, move: Callable[[Tensor], Tensor], squared: Callable[[Tensor], Tensor]
+    ) -> MixedMoments:
+        """Apply a linear map of positions that is the same for every channel, however many."""
+        of = self.of
+        return MixedMoments(
+            move(self.mean), squared(self.variance), lambda rows: squared(of(rows)), self.dim
+        )
+
+
 class CovarianceMoments(Moments):
     """Mean (…, N) and covariance matrix (…, N, N) of random vectors."""
 
@@ -106,13 +137,15 @@ def map_within_channels(
     affine: Callable[[Tensor], Tensor],
     linear: Callable[[Tensor], Tensor] | None = None,
     squared: Callable[[Tensor], Tensor] | None = None,
+    alike: bool = False,
 ) -> Moments:
     """Apply an affine map that mixes no channels: `affine` to the mean, `squared` to the variance.
 
     `linear` is `affine` without its constant part (by default the same: no constant part) and
     `squared` the map whose coefficients are the squares of linear's (by default linear itself,
     right where every coefficient is 0 or 1: selecting, copying, moving). Channel-wide noise is
-    carried through `linear`, so its coherence stays exact.
+    carried through `linear`, so its coherence stays exact. A map that is `alike` for every channel,
+    whatever their number, keeps also what is known of channels that were mixed.
     """
     linear = linear or affine
     squared = squared or linear
@@ -120,4 +153,6 @@ def map_within_channels(
         independent = None if x.independent is None else squared(x.independent)
         factors = tuple(linear(factor) for factor in x.factors)
         return ChannelMoments(affine(x.mean), independent, factors, x.channels)
+    if alike and isinstance(x, MixedMoments):
+        return x.moved(affine, squared)
     return Moments(affine(x.mean), squared(x.variance))

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from penumbra.propagation import rules  # noqa: F401  (registers the rules)
 from penumbra.propagation.errors import PropagationError, UnsupportedLayerError
-from penumbra.propagation.moments import CovarianceMoments, Moments
+from penumbra.propagation.moments import CovarianceMoments, MixedMoments, Moments
 from penumbra.propagation.registry import Registry, describe, diagonal
 from penumbra.propagation.tracing import (
     last_readers,
@@ -26,7 +26,12 @@ from penumbra.propagation.tracing import (
 
 
 def propagate(
-    model: nn.Module, *, relu: str = "moment", smooth: str = "moment", max_pool: str = "argmax"
+    model: nn.Module,
+    *,
+    relu: str = "moment",
+    smooth: str = "moment",
+    max_pool: str = "argmax",
+    softmax: str = "jacobian",
 ) -> Propagated:
     """A module that computes the mean and variance of `model` under its noise, in one pass.
 
@@ -44,8 +49,12 @@ def propagate(
             which leaves the mean as the plain network has it.
         smooth: the same choice for sigmoid, tanh, softplus, GELU, SiLU and ELU.
         max_pool: "argmax" follows the largest mean; "moment" takes the maximum of Gaussians.
+        softmax: "jacobian" is first order over independent classes, as in the paper; "moment" takes
+            the classes' covariance from the layer in front and integrates (about 1.3 to 1.4 times
+            the cost of the plain quarter-width SegNet instead of 1.1, a fifth of the error).
     """
-    return Propagated(model, diagonal, {"relu": relu, "smooth": smooth, "max_pool": max_pool})
+    options = {"relu": relu, "smooth": smooth, "max_pool": max_pool, "softmax": softmax}
+    return Propagated(model, diagonal, options)
 
 
 class Propagated(nn.Module):
@@ -97,14 +106,20 @@ class Propagated(nn.Module):
             )
         args, kwargs = _as_rules_name_them(args, kwargs)
         if node.op != "call_module":
-            return rule(*args, **kwargs)
+            return self._needed(rule(*args, **kwargs))
         layer = self.model.get_submodule(node.target)
         if layer._forward_hooks or layer._forward_pre_hooks:
             raise PropagationError(
                 "it has forward hooks, which its rule would leave out: remove them (weight norm "
                 "without hooks is torch.nn.utils.parametrizations.weight_norm)"
             )
-        return rule(layer, *args, **kwargs)
+        return self._needed(rule(layer, *args, **kwargs))
+
+    def _needed(self, value: Any) -> Any:
+        """Without what nobody will ask for: mixed channels hold on to the layer's input."""
+        if isinstance(value, MixedMoments) and self.options.get("softmax") != "moment":
+            return value.diagonal()
+        return value
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.options.items())

@@ -185,7 +185,9 @@ def describe(target: Target) -> str:
     return f"{module.removeprefix('_')}.{name}"
 
 
-diagonal = Registry({"relu": "moment", "smooth": "moment", "max_pool": "argmax"})
+diagonal = Registry(
+    {"relu": "moment", "smooth": "moment", "max_pool": "argmax", "softmax": "jacobian"}
+)
 """The rules of `propagate`: mean and variance of each element."""
 
 full = Registry({"relu": "moment"}, noise_of=diagonal)

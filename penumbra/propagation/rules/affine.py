@@ -7,6 +7,9 @@ noise layer on an exact value. Noise that is shared by the positions of a channe
     Var[W x] = W² ∗ independent + Σ_k Σ_c (W_c ∗ factor_kc)²,
 
 where W_c is the part of the kernel that reads channel c.
+
+The outputs of one position are mixed from the same inputs and vary together. A linear combination
+of them, A W x, is the output of a layer with the weight A W: that is what `MixedMoments` hands on.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penumbra.propagation.errors import PropagationError
-from penumbra.propagation.moments import ChannelMoments, Moments
+from penumbra.propagation.moments import ChannelMoments, MixedMoments, Moments
 from penumbra.propagation.registry import layer, rule
 
 # Convolving channel by channel makes (inputs x outputs) maps: so many elements at a time.
@@ -31,18 +34,36 @@ PerChannel = Callable[[Tensor, Tensor], Tensor]
 
 
 def _affine(
-    x: Moments, weight: Tensor, bias: Tensor | None, apply: Affine, per_channel: PerChannel
+    x: Moments,
+    weight: Tensor,
+    bias: Tensor | None,
+    apply: Affine,
+    per_channel: PerChannel,
+    mixed: int | None = None,
 ) -> Moments:
-    """Mean by the layer itself, variance by squared weights, shared noise channel by channel."""
+    """Mean by the layer itself, variance by squared weights, shared noise channel by channel.
+
+    `mixed` is the dimension of the outputs, counted from the end, if they are also the weight's
+    first dimension and all read the same inputs.
+    """
     if not isinstance(x, Moments) or isinstance(weight, Moments) or isinstance(bias, Moments):
         raise PropagationError("only the input of an affine layer may be uncertain, not its weight")
-    mean = apply(x.mean, weight, bias)
-    if not isinstance(x, ChannelMoments):
-        return Moments(mean, apply(x.variance, weight.square(), None))
-    variance = sum(per_channel(factor, weight) for factor in x.factors)
-    if x.independent is not None:
-        variance = variance + apply(x.independent, weight.square(), None)
-    return Moments(mean, variance)
+    independent, factors = x.variance, ()
+    if isinstance(x, ChannelMoments):
+        independent, factors = x.independent, x.factors
+
+    def variance_of(weight: Tensor) -> Tensor:
+        parts = [per_channel(factor, weight) for factor in factors]
+        if independent is not None:
+            parts.append(apply(independent, weight.square(), None))
+        return sum(parts[1:], parts[0])
+
+    mean, variance = apply(x.mean, weight, bias), variance_of(weight)
+    if mixed is None:
+        return Moments(mean, variance)
+    return MixedMoments(
+        mean, variance, lambda rows: variance_of(torch.tensordot(rows.to(weight), weight, 1)), mixed
+    )
 
 
 @rule(F.linear)
@@ -56,7 +77,7 @@ def linear(x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
         parts = torch.einsum("bcp,ocp->boc", blocks, weight.unflatten(1, (x.channels, -1)))
         return parts.square().sum(-1)
 
-    return _affine(x, weight, bias, F.linear, per_channel)
+    return _affine(x, weight, bias, F.linear, per_channel, mixed=-1)
 
 
 layer(nn.Linear, F.linear, "weight", "bias")
@@ -97,7 +118,8 @@ def _convolution(
             total.append(sum(shares))
         return torch.cat(total, 1)
 
-    return _affine(x, weight, bias, apply, per_channel)
+    mixed = None if transposed or groups > 1 else 1 - weight.dim()
+    return _affine(x, weight, bias, apply, per_channel, mixed)
 
 
 def _convolution_rule(convolve: Callable[..., Tensor]) -> None:

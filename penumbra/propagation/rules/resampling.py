@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penumbra.propagation.errors import PropagationError
-from penumbra.propagation.moments import Moments, map_within_channels
+from penumbra.propagation.moments import MixedMoments, Moments, map_within_channels
 from penumbra.propagation.registry import layer, rule
 
 
@@ -55,7 +55,8 @@ def interpolate(
             variance = (variance.movedim(2 + axis, -1) @ factor).movedim(-1, 2 + axis)
         return variance
 
-    return map_within_channels(x, resample, squared=squared)
+    alike = isinstance(x, MixedMoments) and x.dim == -1 - dimensions
+    return map_within_channels(x, resample, squared=squared, alike=alike)
 
 
 def _of(value: Any, axis: int) -> Any:

@@ -1,21 +1,23 @@
-"""Softmax and log-softmax, by the Jacobian over the classes."""
+"""Softmax and log-softmax: by the Jacobian over independent classes, or with their covariance."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from penumbra.propagation.moments import Moments
+from penumbra.propagation.moments import MixedMoments, Moments
 from penumbra.propagation.registry import layer, rule
+from penumbra.propagation.rules import one_vs_rest
 
 layer(nn.Softmax, F.softmax, "dim")
 layer(nn.LogSoftmax, F.log_softmax, "dim")
 
 
-@rule(F.softmax, torch.softmax, "softmax")
+@rule(F.softmax, torch.softmax, "softmax", softmax="jacobian")
 def softmax(x: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype: Any = None) -> Moments:
     """J_kj = s_k (δ_kj - s_j) (the supplement), squared, over classes of diagonal covariance:
 
@@ -26,7 +28,7 @@ def softmax(x: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype: Any
     return Moments(s, s.square() * _log_softmax_variance(s, x.variance.to(s.dtype), dim))
 
 
-@rule(F.log_softmax, torch.log_softmax, "log_softmax")
+@rule(F.log_softmax, torch.log_softmax, "log_softmax", softmax="jacobian")
 def log_softmax(
     x: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype: Any = None
 ) -> Moments:
@@ -64,7 +66,64 @@ def _class_dimension(x: Moments) -> int:
     return 0 if x.mean.dim() in (0, 1, 3) else 1
 
 
-@rule(nn.Softmax2d)
+@rule(F.softmax, torch.softmax, "softmax", softmax="moment")
+def softmax_of_gaussian(
+    x: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype: Any = None
+) -> Moments:
+    """One class against the rest, over the covariance that the scores have at their position."""
+    dim = _class_dimension(x) if dim is None else dim
+    if x.mean.dim() == 0 or x.mean.shape[dim] == 1:  # one class has no rest, and no variance
+        return softmax(x, dim, _stacklevel, dtype)
+    odds, back = _log_odds(x, dim, _dtype(_stacklevel, dtype))
+    mean, variance = one_vs_rest.probabilities(odds)
+    return Moments(back(mean), back(variance))
+
+
+@rule(F.log_softmax, torch.log_softmax, "log_softmax", softmax="moment")
+def log_softmax_of_gaussian(
+    x: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype: Any = None
+) -> Moments:
+    """First order, over the covariance: log p_k changes by (1 - s_k) times the log-odds."""
+    dim = _class_dimension(x) if dim is None else dim
+    if x.mean.dim() == 0 or x.mean.shape[dim] == 1:
+        return log_softmax(x, dim, _stacklevel, dtype)
+    odds, back = _log_odds(x, dim, _dtype(_stacklevel, dtype))
+    variance = (odds.rest / (odds.share + odds.rest)).square() * odds.variance
+    return Moments(torch.log_softmax(x.mean, dim, dtype=_dtype(_stacklevel, dtype)), back(variance))
+
+
+def _log_odds(
+    x: Moments, dim: int, dtype: torch.dtype | None
+) -> tuple[one_vs_rest.LogOdds, Callable[[Tensor], Tensor]]:
+    """The log-odds with classes in dimension 1, and the way back to the shape of x."""
+    shape, dim = x.mean.shape, dim % x.mean.dim()
+    as_it_is = dim == 1 and len(shape) in (3, 4, 5)
+
+    def classes_second(value: Tensor) -> Tensor:
+        if as_it_is:
+            return value
+        value = value.flatten(dim + 1) if dim + 1 < len(shape) else value.unsqueeze(-1)
+        return value.flatten(0, dim - 1) if dim else value.unsqueeze(0)
+
+    rows = one_vs_rest.contrasts(shape[dim], x.mean)
+    if isinstance(x, MixedMoments) and x.dim == dim - len(shape):
+        differences = classes_second(x.of(rows))
+    else:  # nothing is known of how the classes vary together: as if they did not
+        differences = one_vs_rest.combined(rows.abs(), classes_second(x.variance))
+    mean = classes_second(x.mean)
+    if dtype is not None:
+        mean, differences = mean.to(dtype), differences.to(dtype)
+    odds = one_vs_rest.log_odds(mean, differences)
+    return odds, lambda value: value if as_it_is else value.reshape(shape)
+
+
+@rule(nn.Softmax2d, softmax="jacobian")
 def softmax2d(layer: nn.Softmax2d, x: Moments) -> Moments:
     """Softmax over channels."""
     return softmax(x, -3)
+
+
+@rule(nn.Softmax2d, softmax="moment")
+def softmax2d_of_gaussian(layer: nn.Softmax2d, x: Moments) -> Moments:
+    """Softmax over channels."""
+    return softmax_of_gaussian(x, -3)

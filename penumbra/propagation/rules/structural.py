@@ -18,7 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penumbra.propagation.errors import PropagationError
-from penumbra.propagation.moments import ChannelMoments, Moments, map_within_channels
+from penumbra.propagation.moments import (
+    ChannelMoments,
+    MixedMoments,
+    Moments,
+    map_within_channels,
+)
 from penumbra.propagation.registry import layer, rule
 
 
@@ -154,6 +159,7 @@ def _moved(x: Moments, factor: float | Tensor, mean: Tensor) -> Moments:
         lambda _: mean,
         lambda v: v if shifted else v * factor,
         lambda v: v if shifted else v * (factor * factor),
+        alike=not isinstance(factor, Tensor),
     )
     source, gain = _origin(x)
     object.__setattr__(result, "origin", (source, gain * factor))
@@ -258,7 +264,22 @@ def item(x: Any, index: Any) -> Any:
     if _whole_channels(x) and all(isinstance(e, slice) or e is Ellipsis for e in entries):
         independent = None if x.independent is None else x.independent[index]
         return ChannelMoments(x.mean[index], independent, tuple(f[index] for f in x.factors))
+    if isinstance(x, MixedMoments) and _keeps_dimension(x.dim, x.mean.dim(), entries):
+        return x.moved(lambda v: v[index], lambda v: v[index])
     return Moments(x.mean[index], x.variance[index])
+
+
+def _keeps_dimension(dim: int, dimensions: int, entries: tuple) -> bool:
+    """Whether an index of slices takes the whole of a dimension (counted from the end)."""
+    if not all(isinstance(e, slice) or e is Ellipsis for e in entries):
+        return False
+    around = Ellipsis in entries
+    before = entries[: entries.index(Ellipsis)] if around else entries
+    after = entries[len(before) + 1 :]
+    if -dim <= len(after):
+        return after[dim] == slice(None)
+    place = dimensions + dim
+    return place >= len(before) or before[place] == slice(None)
 
 
 def _whole_channels(x: Moments) -> bool:
@@ -354,7 +375,7 @@ def _conversion_rule(name: str) -> None:
         if not isinstance(x, Moments):
             return convert(x)
         unchanged = convert(x.mean) is x.mean
-        return x if unchanged else map_within_channels(x, convert)
+        return x if unchanged else map_within_channels(x, convert, alike=True)
 
 
 for _name in ("to", "float", "double", "half", "bfloat16", "type_as", "cpu", "cuda"):

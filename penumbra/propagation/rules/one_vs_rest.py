@@ -1,0 +1,118 @@
+"""Softmax of Gaussian scores whose covariance is known, each class against all others.
+
+p_k = sigmoid(t_k) with the log-odds t_k = z_k - log Σ_{j≠k} exp z_j. In t_k the curvature of
+softmax is mostly gone: it is taken as Gaussian, and the moments of its sigmoid are integrated. With
+s = softmax(μ), the other classes' shares q_j = s_j / (1 - s_k) and D_ij = Var[z_i - z_j], which is
+all that softmax can see of the covariance,
+
+    ρ_k = Σ_{i<j≠k} q_i q_j D_ij        how far the others vary against each other
+    v_k = Σ_{j≠k} q_j D_kj - ρ_k        Var[t_k], first order
+    E[t_k] = logit s_k - ρ_k/2          second order (log Σ exp is convex).
+
+Both series overshoot where noise is strong; v/(1 + 0.02 v) and ρ/(1 + 0.1 ρ) bound them. The two
+constants were found on random scores and covariances of 3 to 20 classes, not on pictures: there the
+mean standard deviation is 1 % off (noise of 0.5 in the scores), 2.5 % (1), 6 % (2), 10 % (5); the
+Jacobian 7, 18, 30 and 60 %.
+
+Gauss-Hermite nodes ±a stand in pairs, and the sigmoid of a pair needs one exponential: with
+u = p (1-p) and g = cosh(a √v) - 1
+
+    (p₊ + p₋)/2 - p = u (1 - 2p) g / (1 + 2 u g),   (p₊ - p₋)/2 = u sinh(a √v) / (1 + 2 u g),
+
+where sinh² = g (g + 2) and nothing cancels, however small p. No Cholesky factor and no eigenvector
+is asked for.
+
+What was tried: SegNet of quarter width with one dropout before its classifier, four CamVid test
+frames, 2,000 samples (their own noise: 1.2 %). Error of the map of mean standard deviations, ratio
+of its mean, rank correlation; the total variation between the mean predictions:
+
+| rule                                         | rate 0.2              | rate 0.5                |
+| -------------------------------------------- | --------------------- | ----------------------- |
+| Jacobian, independent classes (the paper)    | 19 % 1.06 0.922 1.3 % | 28 %  0.94 0.875 5.2 %  |
+| Jacobian, covariance                         | 9.3 % 0.92 0.983 1.3 %| 22 %  0.82 0.928 5.2 %  |
+| second order in softmax itself               | 7.3 % 0.96 0.990 0.3 %| 19 %  0.93 0.955 1.7 %  |
+| one against the rest, 3 nodes                | 3.5 % 0.97 0.996 0.2 %| 4.9 % 0.99 0.978 0.8 %  |
+| one against the rest, 5 nodes                | 2.6 % 0.98 0.997 0.2 %| 7.7 % 1.08 0.944 0.7 %  |
+| this one: 5 nodes, both series bounded       | 2.9 % 0.97 0.997 0.2 %| 4.2 % 1.02 0.984 0.6 %  |
+| this one, D with the kernel's taps separated | 3.9 % 0.98 0.989      | 8.6 % 1.08 0.934        |
+| this one, ρ and v at half the resolution     | 4.5 % 0.98 0.986      | 5.5 % 1.01 0.966        |
+| Gaussian scores, 1,000 samples (the floor)   | 3.3 % 0.97 0.995      | 2.8 % 1.01 0.989        |
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Positive nodes of Gauss and Hermite's rule of five, and the weight of the pair ±a.
+_PAIRS = ((2.8569700138728056, 0.022514822655441), (1.355626179974266, 0.444151844011225))
+_BOUND_VARIANCE = 0.02
+_BOUND_SHIFT = 0.1
+
+
+class LogOdds(NamedTuple):
+    """What one class against all others is like at the mean scores, along the class dimension."""
+
+    share: Tensor  # s_k, not yet divided by the sum over the classes
+    rest: Tensor  # the sum of all other shares
+    variance: Tensor  # v_k
+    among_rest: Tensor  # ρ_k
+
+
+def contrasts(classes: int, like: Tensor) -> Tensor:
+    """The matrix that makes all differences z_i - z_j, i < j, of the scores."""
+    first, second = torch.triu_indices(classes, classes, 1)
+    unit = torch.eye(classes, dtype=like.dtype, device=like.device)
+    return unit[first] - unit[second]
+
+
+def log_odds(mean: Tensor, differences: Tensor) -> LogOdds:
+    """Classes in dimension 1 of `mean`, the variances of their `contrasts` in that of the other."""
+    classes = mean.shape[1]
+    pair = contrasts(classes, mean).abs()  # the two classes that a pair consists of
+    others = 1 - torch.eye(classes, dtype=mean.dtype, device=mean.device)
+    # Floored, so that the product of any two shares is neither zero nor denormal.
+    floor = 0.49 * math.log(torch.finfo(mean.dtype).tiny)
+    scores = (mean - mean.amax(1, keepdim=True)).clamp(min=floor)
+    share = scores.exp()
+    rest = combined(others, share)  # not sum - share: of a sure class that would be rounding
+    weighted = combined(pair, scores).exp() * differences  # s_i s_j D_ij
+    sums = combined(torch.cat([pair.mT, 1 - pair.mT]), weighted)
+    with_class, without = sums.split(classes, 1)
+    among = without / rest.square()
+    return LogOdds(share, rest, (with_class / (share * rest) - among).clamp(min=0), among)
+
+
+def probabilities(odds: LogOdds) -> tuple[Tensor, Tensor]:
+    """Mean and variance of every class's probability; the means are made to sum to one."""
+    shift = odds.among_rest / (2 + 2 * _BOUND_SHIFT * odds.among_rest)
+    std = (odds.variance / (1 + _BOUND_VARIANCE * odds.variance)).sqrt()  # at most √50
+    share = odds.share * torch.exp(-shift)
+    scale = 1 / (share + odds.rest)
+    p, others = share * scale, odds.rest * scale
+    u, slope = p * others, others - p
+    moved: Tensor | float = 0.0
+    square: Tensor | float = 0.0
+    straight: Tensor | float = 0.0
+    for node, weight in _PAIRS:
+        up = torch.exp((0.5 * node) * std)
+        bend = (up - 1 / up).square()  # 2 g, without the cancellation of up² + 1/up² - 2
+        outer = u / (1 + u * bend)
+        curved = bend * outer
+        weighted = weight * curved
+        moved = moved + weighted
+        square = square + weighted * curved
+        straight = straight + weighted * outer
+    mean = p + 0.5 * slope * moved
+    variance = 0.25 * (slope.square() * (square - moved.square()) + square) + straight
+    return mean / mean.sum(1, keepdim=True), variance.clamp(min=0)
+
+
+def combined(matrix: Tensor, x: Tensor) -> Tensor:
+    """The matrix times the vectors that stand along dimension 1, as a 1x1 convolution."""
+    convolve = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[x.dim()]
+    return convolve(x, matrix.reshape(*matrix.shape, *(1,) * (x.dim() - 2)))
