@@ -11,7 +11,6 @@ from threading import Lock, Thread
 import cv2
 import numpy as np
 from rclpy.node import Node
-from rclpy.time import Time
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from std_msgs.msg import Header
 
@@ -144,6 +143,14 @@ class CameraStream:
                 self.counts.dropped["busy"] += 1
 
     def _receive_info(self, info: CameraInfo) -> None:
+        try:
+            conversions.scaled_camera_info(info, 1, 1)
+        except ConversionError as error:
+            self._info = None
+            with self.lock:
+                self.counts.invalid[error.reason] += 1
+            self._log.warning(f"ignored a CameraInfo: {error}", throttle_duration_sec=OFTEN)
+            return
         self._info = info
         camera = conversions.camera_of(info)
         focal = camera and camera.focal_per_width
@@ -167,8 +174,9 @@ class CameraStream:
                 )
 
     def _age(self, message: Image | CompressedImage) -> float:
-        now = self._node.get_clock().now()
-        return (now - Time.from_msg(message.header.stamp, now.clock_type)).nanoseconds / 1e9
+        stamp = message.header.stamp  # which may be negative: rclpy's Time would raise
+        now = self._node.get_clock().now().nanoseconds
+        return (now - stamp.sec * 10**9 - stamp.nanosec) / 1e9
 
     def _is_old(self, age: float, values: Values) -> bool:
         """Count what is too old; the lock is held."""

@@ -1,0 +1,83 @@
+"""Messages that no camera should send: every one either is an image after all or has a reason."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import cv2
+import numpy as np
+from builtin_interfaces.msg import Time
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
+
+from penumbra.conversions import ENCODINGS
+
+NAMES = [*ENCODINGS, "", "BGR8", "32FC1", "16UC1", "8UC3", "rgb16", "jpeg", "x" * 1000, "nv12"]
+SIZES = [0, 1, 2, 3, 35, 36, 47, 48, 49, 1000, 65535, 2**31 - 1, 2**32 - 1]
+FRAMES = ["", "camera", "/absolute", "no such frame", "\N{SNOWMAN}", "x" * 300]
+
+
+def images(seed: int, count: int) -> Iterator[Image]:
+    """Random size, step, encoding, endianness, data length, stamp and frame."""
+    choose = random.Random(seed)
+    for _ in range(count):
+        fits = choose.random() < 0.3
+        height, width = (choose.choice(SIZES) for _ in range(2))
+        if fits:
+            height, width = choose.randint(1, 60), choose.randint(1, 80)
+        encoding = choose.choice(NAMES)
+        pixel = ENCODINGS[encoding].pixel_bytes if encoding in ENCODINGS else 3
+        step = min(width * pixel + choose.choice([0, 0, 1, 7]), 2**32 - 1)
+        length = min(height * step, 10_000)
+        if not fits:
+            step = choose.choice([step, 0, 1, choose.randint(0, 300), 2**32 - 1])
+            length = choose.choice([0, 1, length, max(0, length - 1), choose.randint(0, 10_000)])
+        message = Image(
+            height=height,
+            width=width,
+            step=step,
+            encoding=encoding,
+            is_bigendian=choose.choice([0, 1, 7, 255]),
+            data=choose.randbytes(length),
+        )
+        yield _with_header(message, choose)
+
+
+def compressed(seed: int, count: int) -> Iterator[CompressedImage]:
+    """Truncated, damaged or mislabelled JPEG and PNG, and noise."""
+    choose = random.Random(seed)
+    picture = np.random.default_rng(seed).integers(0, 256, (36, 48, 3), dtype=np.uint8)
+    files = [cv2.imencode(kind, picture)[1].tobytes() for kind in (".jpg", ".png")]
+    for _ in range(count):
+        data = bytearray(choose.choice([*files, b"", b"\xff\xd8", choose.randbytes(500)]))
+        how = choose.choice(["whole", "truncated", "damaged"])
+        if how == "truncated":
+            data = data[: choose.randint(0, len(data))]
+        elif how == "damaged":
+            for _ in range(5):
+                if data:
+                    data[choose.randrange(len(data))] = choose.randrange(256)
+        kind = choose.choice(
+            ["jpeg", "png", "bgr8; jpeg compressed bgr8", "", "compressedDepth", "?"]
+        )
+        yield _with_header(CompressedImage(format=kind, data=bytes(data)), choose)
+
+
+def camera_infos(seed: int, count: int) -> Iterator[CameraInfo]:
+    """Focal lengths that are zero, negative, huge or no number; sizes of zero."""
+    choose = random.Random(seed)
+    odd = [0.0, -1.0, 40.0, 1e308, float("nan"), float("inf")]
+    for _ in range(count):
+        info = CameraInfo(width=choose.choice([0, 1, 48, 2**32 - 1]), height=choose.choice([0, 36]))
+        info.k = [choose.choice(odd) for _ in range(9)]
+        info.p = [choose.choice(odd) for _ in range(12)]
+        info.d = [choose.choice(odd) for _ in range(choose.choice([0, 5]))]
+        info.roi.width = choose.choice([0, 0, 2**32 - 1])
+        yield _with_header(info, choose)
+
+
+def _with_header(message, choose: random.Random):
+    """A stamp that is not there, from the past or from the future, and any frame."""
+    message.header.stamp = Time(sec=choose.choice([0, 1, -1, 2**31 - 1]), nanosec=0)
+    message.header.frame_id = choose.choice(FRAMES)
+    return message
