@@ -33,6 +33,7 @@ from penumbra.nodes.labels import PARAMETER as LABEL_NAMES
 from penumbra.nodes.labels import LabelNames
 from penumbra.nodes.lifecycle import refuse_unknown_transitions
 from penumbra.nodes.logs import RosHandler
+from penumbra.nodes.memory import keep_memory
 from penumbra.nodes.outputs import Outputs
 from penumbra.nodes.spin import run_node
 from penumbra.pipeline import Config, Pipeline
@@ -245,6 +246,7 @@ def pipeline_config(values: parameters.Values, takes: Any) -> Config:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGINT or SIGTERM; 2 and one line if a parameter is wrong at the start."""
+    keep_memory()
     try:
         code = run_node(PerceptionNode, arguments)
     except PenumbraError as error:
