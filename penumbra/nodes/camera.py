@@ -138,7 +138,7 @@ class CameraStream:
                     return
                 # From when it was due, not from now: else the jitter of arrivals lowers the rate.
                 period = 1 / values["rate_limit"]
-                self._due = max(self._due, now - period) + period
+                self._due = (self._due if now - self._due < period else now) + period
             if self._mailbox.put(arrived) is not None:
                 self.counts.dropped["busy"] += 1
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -22,9 +24,11 @@ from rclpy.parameter import Parameter as RosParameter
 
 from penumbra.bundle import MANIFEST
 from penumbra.errors import PenumbraError
+from penumbra.files import write_atomically
 from penumbra.share import TASKS, bundle_folder, config_folder
 
 SCHEMA = "parameters.schema.json"
+MARKERS = ("<!-- parameters -->", "<!-- /parameters -->")
 NEVER, UNCONFIGURED, ANY_TIME = "never", "unconfigured", "any time"
 Values = Mapping[str, Any]
 
@@ -79,7 +83,7 @@ class Parameter:
         if "enum" in self.schema:
             return ", ".join(self.schema["enum"])
         if "minimum" in self.schema:
-            return f"{self.schema['minimum']:g} to {self.schema['maximum']:g}"
+            return f"{self.schema['minimum']:.10g} to {self.schema['maximum']:.10g}"
         return ""
 
 
@@ -121,9 +125,8 @@ def declare(node: Node) -> str:
         try:
             declared = node.declare_parameter(name, default, parameter.descriptor())
         except (InvalidParameterTypeException, InvalidParameterValueException) as error:
-            raise PenumbraError(
-                f"parameter {name}: {' '.join(str(error).split())}; see its range in the README"
-            ) from error
+            what = " ".join(str(error).split()).removesuffix(f": {name}")
+            raise PenumbraError(f"parameter {name}: {what}") from error
         if complaint := parameter.complaint(declared.value):
             raise PenumbraError(f"parameter {complaint}")
     for name in given:
@@ -168,6 +171,16 @@ def table() -> str:
     return "\n".join(rows)
 
 
+def put_table(page: Path) -> None:
+    """Renew the table in a page of Markdown, between its two markers."""
+    text = page.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(MARKERS[0])
+    _, end, after = rest.partition(MARKERS[1])
+    if not end:
+        raise PenumbraError(f"{page} has no place for the table: add {' and '.join(MARKERS)}")
+    write_atomically(page, f"{before}{begin}\n{table()}\n{end}{after}")
+
+
 def _flat(tree: Mapping[str, Any], inside: str | None = None, leaf: str | None = None) -> list:
     """(name, value) pairs of a nested mapping, names joined by points as ROS 2 does.
 
@@ -180,3 +193,7 @@ def _flat(tree: Mapping[str, Any], inside: str | None = None, leaf: str | None =
         else:
             pairs.append((name, value))
     return pairs
+
+
+if __name__ == "__main__":
+    put_table(Path(sys.argv[1]))

@@ -1,0 +1,61 @@
+"""Full speed for long: memory stays, no frame gets stuck.
+
+PENUMBRA_FRAMES=10000 sends so many instead of a few hundred.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import tiny_bundles
+from perception import STUB_NODE, Peer, running
+from sensor_msgs.msg import Image
+
+from penumbra_msgs.msg import FrameStats
+
+FRAMES = int(os.environ.get("PENUMBRA_FRAMES", "800"))
+SETTLED = 500  # frames after which nothing new should be needed
+ALLOWED = 5 * 2**20  # bytes
+
+
+@pytest.fixture
+def peer(ros_domain):
+    peer = Peer()
+    yield peer
+    peer.close()
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that the process holds."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE")
+
+
+def test_memory_stays_and_no_frame_is_stuck(peer, tmp_path):
+    bundle = tiny_bundles.segmentation(tmp_path / "street", None, None)
+    settings = {"runner": "onnxruntime", "qos.input_reliability": "reliable", "max_age": 0.0}
+    with running(str(STUB_NODE), bundle=bundle.path, **settings) as node:
+        peer.collect(FrameStats, "/penumbra/stats")
+        names = ("prediction", "uncertainty", "confidence", "uncertainty/color", "overlay")
+        peer.collect(Image, *(f"/penumbra/{name}" for name in names))
+        picture = tiny_bundles.image(90, 120)
+        peer.until_processed(picture)
+        before = 0
+        for number in range(1, FRAMES + 1):
+            for received in peer.received.values():
+                received.clear()
+            image = peer.image(picture, frame_id=str(number))
+            peer.publisher().publish(image)
+            peer.wait(lambda n=str(number): last_frame(peer) == n, f"frame {number}")
+            if number == SETTLED:
+                before = resident(node.process.pid)
+        growth = resident(node.process.pid) - before
+        print(f"{growth / 2**20:.2f} MiB more after {FRAMES - SETTLED} frames")
+        assert growth < ALLOWED
+        assert peer.stats()[-1].processed >= FRAMES
+
+
+def last_frame(peer: Peer) -> str:
+    return peer.stats()[-1].header.frame_id if peer.stats() else ""
