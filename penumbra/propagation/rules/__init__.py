@@ -5,6 +5,7 @@ from penumbra.propagation.rules import (  # noqa: F401
     affine,
     clipped,
     elu,
+    logistic,
     noise,
     normalization,
     pooling,

@@ -1,13 +1,12 @@
-"""Smooth activations without a closed form: sigmoid, tanh, softplus, GELU and SiLU.
+"""Smooth activations without a closed form: softplus, GELU and SiLU.
 
 Their moments are integrated numerically, by the rule that suits the width of the Gaussian:
 
 - σ tiny: first order, f'(μ)² σ², because differences of f would be lost in rounding;
 - up to σ = reach/12.8: Gauss-Hermite, 16 nodes;
-- wider: f is a step, or a ReLU, plus a remainder that has died away at ±reach. The first has a
-  closed form, and the remainder meets a density that is smooth on its scale: Gauss-Legendre, 16
-  nodes on each side of zero. (Gauss-Hermite steps over the bend: its mean of a sigmoid is off by
-  0.04 at σ = 10 and by 0.08 at σ = 100.)
+- wider: f is a ReLU plus a remainder that has died away at ±reach. The ReLU has a closed form, and
+  the remainder meets a density that is smooth on its scale: Gauss-Legendre, 16 nodes on each side
+  of zero. (Gauss-Hermite steps over the bend.)
 """
 
 from __future__ import annotations
@@ -33,16 +32,15 @@ _POINTS, _WEIGHTS = (part.tolist() for part in np.polynomial.legendre.leggauss(_
 
 @dataclass(frozen=True)
 class Smooth:
-    """An activation f and, for x > 0, its remainder r(x) = |f(x) - f∞(x)| = f(-x) - f∞(-x).
+    """An activation f and, for x > 0, its remainder r(x) = |f(x) - relu(x)| = f(-x).
 
-    f∞ is the ReLU or, if `low` is given, a step from there to 1. `reach`: where r is below 2e-6.
+    `reach`: where r is below 2e-6.
     """
 
     function: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
     remainder: Callable[[float], float]
     reach: float
-    low: float | None = None
 
     def jacobian(self, x: Moments) -> Moments:
         """f'(μ)² Var[x]."""
@@ -67,7 +65,7 @@ class Smooth:
         )
 
     def _wide(self, x: Moments) -> Moments:
-        """Step or ReLU in closed form, plus the remainder at nodes on both sides of zero."""
+        """ReLU in closed form, plus the remainder at nodes on both sides of zero."""
         std = x.variance.sqrt()
         first, second = torch.zeros_like(std), torch.zeros_like(std)
         for point, weight in zip(_POINTS, _WEIGHTS, strict=True):
@@ -75,34 +73,15 @@ class Smooth:
             r = self.remainder(node)
             share = 0.5 * self.reach * weight * r
             above, below = density((node - x.mean) / std), density((node + x.mean) / std)
-            # What f has more than f∞, and f² more than f∞².
-            if self.low is None:
-                first = first + share * (below + above)
-                second = second + share * (r * below + (r + 2 * node) * above)
-            else:
-                first = first + share * (below - above)
-                second = second + share * ((r + 2 * self.low) * below + (r - 2) * above)
+            # What f has more than the ReLU, and f² more than its square.
+            first = first + share * (below + above)
+            second = second + share * (r * below + (r + 2 * node) * above)
         first, second = first / std, second / std
-        if self.low is None:
-            limit, variance, _ = rectified(x.mean, x.variance)
-        else:
-            up, height = 1 - upper_tail(x.mean / std), 1 - self.low
-            limit, variance = self.low + height * up, height**2 * up * (1 - up)
+        limit, variance, _ = rectified(x.mean, x.variance)
         variance = variance + second - first * (2 * limit + first)  # E[f²] - E[f]²
         return Moments(limit + first, variance.clamp(min=0))
 
 
-def _sigmoid_slope(v: Tensor) -> Tensor:
-    return torch.sigmoid(v) * torch.sigmoid(-v)
-
-
-_SIGMOID = Smooth(
-    torch.sigmoid, _sigmoid_slope, lambda x: 1 / (1 + math.exp(x)), reach=16, low=0
-)  # fmt: skip
-_TANH = Smooth(
-    torch.tanh, lambda v: 4 * _sigmoid_slope(2 * v), lambda x: 2 / (1 + math.exp(2 * x)),
-    reach=8, low=-1,
-)  # fmt: skip
 _SILU = Smooth(
     F.silu, lambda v: torch.sigmoid(v) * (1 + v * torch.sigmoid(-v)),
     lambda x: -x / (1 + math.exp(x)), reach=16,
@@ -138,16 +117,6 @@ def _softplus(threshold: float) -> Smooth:
 
 
 def _smooth_rules(form: str, apply: Callable[[Smooth, Moments], Moments]) -> None:
-    @rule(F.sigmoid, torch.sigmoid, torch.sigmoid_, "sigmoid", "sigmoid_", smooth=form)
-    def sigmoid(x: Moments) -> Moments:
-        """1 / (1 + e⁻ˣ)."""
-        return apply(_SIGMOID, x)
-
-    @rule(F.tanh, torch.tanh, torch.tanh_, "tanh", "tanh_", smooth=form)
-    def tanh(x: Moments) -> Moments:
-        """A sigmoid from -1 to 1."""
-        return apply(_TANH, x)
-
     @rule(F.silu, smooth=form)
     def silu(x: Moments, inplace: bool = False) -> Moments:
         """x sigmoid(x)."""
@@ -168,8 +137,6 @@ def _smooth_rules(form: str, apply: Callable[[Smooth, Moments], Moments]) -> Non
 
 _smooth_rules("moment", Smooth.moment)
 _smooth_rules("jacobian", Smooth.jacobian)
-layer(nn.Sigmoid, torch.sigmoid)
-layer(nn.Tanh, torch.tanh)
 layer(nn.SiLU, F.silu)
 layer(nn.GELU, F.gelu, "approximate")
 layer(nn.Softplus, F.softplus, "beta", "threshold")
