@@ -1,0 +1,126 @@
+"""Hold the node against Monte Carlo on a bag: the same frames, every number compared.
+
+The bag goes through the real node in a process of its own, frame by frame; PyTorch samples the
+same frames from the bundle's weights (slow, so each is kept under PENUMBRA_CACHE and an interrupted
+run goes on). Printed are the figures and what the reference's own noise explains of them. Exit
+code 1 if one misses the tolerance that the bundle's manifest states (tolerances.monte_carlo).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+EXAMPLE = "penumbra verify drive --bundle segnet-street --samples 300 --frames 8 --report report"
+NOT_HELD = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bag", type=Path, metavar="BAG", help="folder, or file .mcap .db3 .bag")
+    parser.add_argument("--bundle", required=True, metavar="B", help="folder, or a shipped model")
+    parser.add_argument("--samples", type=int, default=300, metavar="N", help="of Monte Carlo for "
+                        "each frame, an even number (default 300)")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="of the samples (default 0)")
+    parser.add_argument("--frames", type=int, metavar="N", help="only so many, spread evenly over "
+                        "the bag")  # fmt: skip
+    parser.add_argument("--topic", help="of the frames (default: the only images)")
+    parser.add_argument("--runner", default="auto", help="of the node (default: auto)")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write index.html, one page with"
+                        " pictures, curves and tables, and figures.json")  # fmt: skip
+    parser.add_argument("--video", type=Path, metavar="FILE", help="write the pictures as a film "
+                        "(.mp4 or .avi)")  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures, also of each "
+                        "frame; - prints them")  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 if every tolerance is held, or none is stated."""
+    from tqdm import tqdm
+
+    from penumbra.files import write_atomically
+    from penumbra.verification import verify
+
+    facts = verify(
+        arguments.bag,
+        arguments.bundle,
+        arguments.samples,
+        seed=arguments.seed,
+        frames=arguments.frames,
+        runner=arguments.runner,
+        topic=arguments.topic,
+        report=arguments.report,
+        video=arguments.video,
+        progress=lambda work, total: tqdm(work, total=total, unit="", leave=False, disable=None),
+    )
+    text = json.dumps(facts, indent=1)
+    if arguments.json is None or str(arguments.json) != "-":
+        _print(facts)
+    else:
+        print(text)
+    if arguments.json is not None and str(arguments.json) != "-":
+        write_atomically(arguments.json, text)
+    for kind, place in (("page", arguments.report and arguments.report / "index.html"),
+                        ("film", arguments.video), ("figures", arguments.json)):  # fmt: skip
+        if place is not None and str(place) != "-":
+            print(f"{kind:<10} {place}")
+    return 0 if facts["passed"] else NOT_HELD
+
+
+def _print(facts: dict[str, Any]) -> None:
+    from penumbra.verification.report import NOISE, TITLES
+
+    figures, speed = facts["figures"], facts["speed"]
+    bag, samples = facts["bag"], facts["reference"]["samples"]
+    print(
+        f"{facts['bundle']['name']} on {bag['name']}: {bag['frames']} frames, {samples} samples "
+        f"each, {facts['versions']['runner']}"
+    )
+    _print_frames(facts["per_frame"])
+    print()
+    for name, title in TITLES.items():
+        if name in figures:
+            noise = f"reference's noise {NOISE[name](figures):.4f}" if name in NOISE else ""
+            print(f"{title:<48} {figures[name]:8.4f}   {noise}".rstrip())
+    truth = facts["truth"]
+    if truth:
+        print(f"\n{'against ground truth':<48} {'node':>8} {'MC':>10}")
+        for name, value in truth["propagated"].items():
+            print(f"{TITLES.get(name, name):<48} {value:8.4f} {truth['monte_carlo'][name]:10.4f}")
+        for method, curves in facts["calibration"].items():
+            rates = " ".join(f"{rate:.3f}" for rate in curves["quantiles"])
+            print(f"{'error by uncertainty, tenths, ' + method.replace('_', ' '):<48} {rates}")
+    print(f"\nnode: {speed['node_infer_s'] * 1e3:.0f} ms inference, "
+          f"{speed['node_total_s'] * 1e3:.0f} ms in all")  # fmt: skip
+    for count, seconds in speed["monte_carlo_s"].items():
+        print(f"MC-{count}: {seconds:.2f} s, {speed['times_faster'][count]:.1f} times as long")
+    print()
+    for check in facts["checks"]:
+        bound = (
+            "no tolerance in the manifest"
+            if check["tolerance"] is None
+            else f"tolerance {check['tolerance']:g}, with the noise {check['limit']:.4f}"
+        )
+        print(f"{check['verdict']:<10} {check['name']} {check['figure']:.4f} ({bound})")
+
+
+def _print_frames(per_frame: list[dict[str, Any]]) -> None:
+    names = {
+        "time_s": "time",
+        "label_agreement": "labels",
+        "std_relative_error": "std err",
+        "std_ratio": "std rat",
+        "variance_relative_error": "var err",
+        "variance_ratio": "var rat",
+        "spearman": "spearm.",
+        "propagated_global_accuracy": "right",
+        "propagated_mean_iou": "IoU",
+        "propagated_abs_rel": "abs_rel",
+        "propagated_ause": "AUSE",
+        "infer_ms": "ms",
+    }
+    there = [name for name in names if any(name in frame for frame in per_frame)]
+    print(" ".join(f"{names[name]:>8}" for name in there))
+    for frame in per_frame:
+        print(" ".join(f"{frame.get(name, float('nan')):8.3f}" for name in there))

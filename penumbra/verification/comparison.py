@@ -1,0 +1,181 @@
+"""From the node's answer and the reference to figures: of each frame, and of the whole bag."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from penumbra.bundle import Bundle
+from penumbra.training.depth_metrics import LEAST, MOST, DepthErrors, judged_pixels
+from penumbra.training.metrics import IGNORE, Confusion
+from penumbra.verification.figures import Calibration, Likeness, agreement, relative_error
+from penumbra.verification.frames import Answer
+from penumbra.verification.reference import Reference
+
+OURS, SAMPLED = "propagated", "monte_carlo"
+# Decades of standard deviation in which the two maps are counted against each other.
+DECADES = np.linspace(-6, 0, 121)
+_BRIGHTEST = 0.995  # quantile of the reference that is the top of the colours
+
+
+@dataclass(frozen=True)
+class FrameFigures:
+    """One frame; what does not apply, or has no ground truth, is None."""
+
+    stamp_ns: int
+    label_agreement: float | None
+    label_agreement_noise: float | None
+    disparity_relative_error: float | None
+    likeness: Likeness
+    truth: dict[str, dict[str, float]] | None  # by OURS and SAMPLED
+    calibration: dict[str, Calibration] | None
+    weights: dict[str, float]  # mean std and variance of the reference: how much the frame weighs
+    brightest: float
+    infer_ms: float
+    total_ms: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For machines and tables."""
+        facts = {
+            "stamp_s": self.stamp_ns / 1e9,
+            "label_agreement": self.label_agreement,
+            "label_agreement_noise": self.label_agreement_noise,
+            "disparity_relative_error": self.disparity_relative_error,
+            **asdict(self.likeness),
+            "infer_ms": self.infer_ms,
+            "total_ms": self.total_ms,
+        }
+        for method, figures in (self.truth or {}).items():
+            facts |= {f"{method}_{name}": value for name, value in figures.items()}
+        for method, calibration in (self.calibration or {}).items():
+            facts |= {f"{method}_ause": calibration.ause, f"{method}_aurg": calibration.aurg}
+        return {name: value for name, value in facts.items() if value is not None}
+
+
+class Comparison:
+    """Takes frame by frame; `figures` and the rest are of all frames so far."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._segments = bundle.task == "segmentation"
+        self._depth = bundle.depth
+        self._classes = len(bundle.classes)
+        self.frames: list[FrameFigures] = []
+        self.density = np.zeros((len(DECADES) - 1, len(DECADES) - 1), np.int64)
+        self._truth: dict[str, Confusion | DepthErrors] = {
+            method: self._new_truth() for method in (OURS, SAMPLED)
+        }
+
+    def add(self, answer: Answer, reference: Reference) -> FrameFigures:
+        known = answer.truth is not None and self._judged(answer).any()
+        figures = FrameFigures(
+            answer.stamp_ns,
+            agreement(answer.prediction, reference.prediction) if self._segments else None,
+            (1 - agreement(*reference.half_predictions)) / 2 if self._segments else None,
+            None if self._segments else relative_error(answer.disparity, reference.prediction),
+            Likeness.of(answer.std, reference.std, reference.half_stds),
+            self._against_truth(answer, reference) if known else None,
+            self._calibration(answer, reference) if known else None,
+            {
+                "std": float(np.mean(reference.std, dtype=np.float64)),
+                "variance": float(np.mean(np.square(reference.std, dtype=np.float64))),
+            },
+            float(np.quantile(reference.std, _BRIGHTEST)),
+            answer.infer_ms,
+            answer.total_ms,
+        )
+        self.frames.append(figures)
+        low, high = 10.0 ** DECADES[0], 10.0 ** DECADES[-1]
+        sampled, ours = (
+            np.log10(np.clip(std, low, high)).ravel() for std in (reference.std, answer.std)
+        )
+        self.density += np.histogram2d(sampled, ours, [DECADES, DECADES])[0].astype(np.int64)
+        return figures
+
+    def figures(self) -> dict[str, float]:
+        """Against Monte Carlo: shares and correlations as the mean over the frames, relative errors
+        and ratios over all pixels together, so that a frame that is sure of all weighs little."""
+        facts = [frame.as_dict() for frame in self.frames]
+        names = ["label_agreement", "label_agreement_noise", "disparity_relative_error",
+                 *asdict(self.frames[0].likeness)]  # fmt: skip
+        figures = {}
+        for name in names:
+            if name in facts[0]:
+                kind = name.partition("_")[0]
+                weights = [frame.weights.get(kind, 1.0) for frame in self.frames]
+                figures[name] = float(np.average([f[name] for f in facts], weights=weights))
+        return figures
+
+    def truth(self) -> dict[str, dict[str, float]]:
+        """Against ground truth, by method; empty where the bag has none."""
+        calibrations = self.calibration()
+        return {
+            method: {
+                **self._truth[method].summary(),
+                "ause": calibrations[method].ause,
+                "aurg": calibrations[method].aurg,
+            }
+            for method in calibrations
+        }
+
+    def calibration(self) -> dict[str, Calibration]:
+        """By method, the mean over the frames; empty where the bag has no ground truth."""
+        judged = [frame.calibration for frame in self.frames if frame.calibration is not None]
+        if not judged:
+            return {}
+        return {
+            method: Calibration.mean([frame[method] for frame in judged])
+            for method in (OURS, SAMPLED)
+        }
+
+    def _new_truth(self) -> Confusion | DepthErrors:
+        return Confusion(self._classes) if self._segments else DepthErrors()
+
+    def _against_truth(self, answer: Answer, reference: Reference) -> dict[str, dict[str, float]]:
+        found = {}
+        for method, prediction in self._predictions(answer, reference).items():
+            one = self._new_truth()
+            for totals in (one, self._truth[method]):
+                totals.add(answer.truth, prediction)
+            found[method] = one.summary()
+        return found
+
+    def _calibration(self, answer: Answer, reference: Reference) -> dict[str, Calibration]:
+        judged = self._judged(answer)
+        truth = answer.truth[judged]
+        found = {}
+        for method, prediction in self._predictions(answer, reference).items():
+            if self._segments:
+                uncertainty = answer.std if method == OURS else reference.std
+                error = prediction[judged] != truth
+            else:
+                # Relative, as the error is: σ / d of disparity is σ / z of depth.
+                std, disparity = (
+                    (answer.std, answer.disparity)
+                    if method == OURS
+                    else (reference.std, reference.prediction)
+                )
+                uncertainty = std / np.maximum(disparity, np.finfo(np.float32).tiny)
+                error = np.abs(np.clip(prediction[judged], LEAST, MOST) - truth) / truth
+            found[method] = Calibration.of(error.astype(np.float32), uncertainty[judged])
+        return found
+
+    def _judged(self, answer: Answer) -> np.ndarray:
+        """Pixels whose truth is known."""
+        return answer.truth != IGNORE if self._segments else judged_pixels(answer.truth)
+
+    def _predictions(self, answer: Answer, reference: Reference) -> dict[str, np.ndarray]:
+        """Labels, or metres."""
+        if self._segments:
+            return {OURS: answer.prediction, SAMPLED: reference.prediction}
+        # Focal length times baseline, as the node has taken them: depth times disparity, wherever
+        # depth is not cut off.
+        farthest = self._depth.max_depth_m
+        product = answer.prediction * answer.disparity
+        whole = answer.prediction < 0.999 * farthest
+        scale = np.float32(np.median(product[whole] if whole.any() else product))
+        return {
+            OURS: answer.prediction,
+            SAMPLED: scale / np.maximum(reference.prediction, scale / np.float32(farthest)),
+        }

@@ -1,0 +1,163 @@
+"""Frames of a bag, what the node answered to each, and what is truly there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import yaml
+
+from penumbra.bags import DEPTH_TOPIC, LABELS_TOPIC, Bag, Recorded, array_of
+from penumbra.bags.messages import header_stamp
+from penumbra.bundle import Bundle
+from penumbra.conversions import compressed_image_of, image_of
+from penumbra.errors import PenumbraError
+from penumbra.node_process import NODE
+from penumbra.training.metrics import IGNORE
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One frame as the network saw it, with the node's maps; truth is None where there is none."""
+
+    stamp_ns: int
+    image: np.ndarray  # in the bundle's channel order
+    prediction: np.ndarray  # labels, or depth in metres
+    std: np.ndarray  # of class probabilities (mean), or of the disparity
+    disparity: np.ndarray | None
+    truth: np.ndarray | None  # labels by the bundle's numbers, 255 unknown; or metres, NaN unknown
+    infer_ms: float
+    total_ms: float
+
+
+def outputs_of(bundle: Bundle) -> tuple[str, ...]:
+    """The node's outputs that are compared."""
+    if bundle.task == "segmentation":
+        return ("prediction", "uncertainty", "stats")
+    return ("prediction", "disparity", "disparity/std", "stats")
+
+
+def chosen_frames(bag: Bag, topic: str, count: int | None) -> list[int]:
+    """The stamps of `count` frames spread evenly over the bag (None: of all)."""
+    stamps = [header_stamp(recorded.data) for recorded in bag.raw([topic])]
+    if len(set(stamps)) < len(stamps):
+        raise PenumbraError(
+            f"{len(stamps) - len(set(stamps))} frames of {topic} in {bag.path} have the stamp of "
+            "another one: an answer cannot be told from another by its stamp; record it again"
+        )
+    if count is None or count >= len(stamps):
+        return stamps
+    if count < 1:
+        raise PenumbraError(f"--frames is {count}: give a whole number from 1 on")
+    return [stamps[place] for place in np.arange(count) * len(stamps) // count]
+
+
+def answers(
+    bag: Bag, recording: Bag, topic: str, stamps: Sequence[int], bundle: Bundle
+) -> Iterator[Answer]:
+    """Frame by frame in the order of `stamps`, read from both bags as they are needed."""
+    from penumbra.nodes.camera import fitted  # needs ROS, as making the recording did
+
+    wanted = set(stamps)
+    images = _Stream(bag, topic, wanted)
+    outputs = {
+        name: _Stream(recording, f"{NODE}/{name}", wanted)
+        for name in outputs_of(bundle)
+        if name != "stats"
+    }
+    times = _timings(recording)
+    truths = _Truth(bag, bundle, wanted)
+    segments = bundle.task == "segmentation"
+    read = compressed_image_of if "Compressed" in bag.topics[topic].type else image_of
+    size = bundle.input.height, bundle.input.width
+    for stamp in stamps:
+        maps = {name: array_of(stream.at(stamp)) for name, stream in outputs.items()}
+        infer_ms, total_ms = times[stamp]
+        yield Answer(
+            stamp,
+            fitted(read(images.at(stamp), bundle.input.channel_order), size),
+            maps["prediction"],
+            maps["uncertainty" if segments else "disparity/std"],
+            None if segments else maps["disparity"],
+            truths.at(stamp, maps["prediction"].shape),
+            infer_ms,
+            total_ms,
+        )
+
+
+class _Stream:
+    """The messages of one topic, asked for by their stamps, mostly in order."""
+
+    def __init__(self, bag: Bag, topic: str, wanted: set[int]) -> None:
+        self._bag, self._wanted = bag, wanted
+        self._messages = bag.raw([topic])
+        self._waiting: dict[int, Recorded] = {}
+
+    def at(self, stamp: int) -> Any:
+        """None if there is no message with this stamp."""
+        while stamp not in self._waiting:
+            recorded = next(self._messages, None)
+            if recorded is None:
+                return None
+            if (found := header_stamp(recorded.data)) in self._wanted:
+                self._waiting[found] = recorded
+        return self._bag.decode(self._waiting.pop(stamp))
+
+
+class _Truth:
+    """Ground truth in the numbers and the size of the node's maps."""
+
+    def __init__(self, bag: Bag, bundle: Bundle, wanted: set[int]) -> None:
+        self._segments = bundle.task == "segmentation"
+        topic = LABELS_TOPIC if self._segments else DEPTH_TOPIC
+        self._stream = _Stream(bag, topic, wanted) if topic in bag.topics else None
+        self._numbers = _label_numbers(bag.path, [spec.name for spec in bundle.classes])
+
+    def at(self, stamp: int, shape: tuple[int, int]) -> np.ndarray | None:
+        message = None if self._stream is None else self._stream.at(stamp)
+        if message is None:
+            return None
+        truth = array_of(message)
+        if truth.shape != shape:
+            truth = cv2.resize(truth, shape[::-1], interpolation=cv2.INTER_NEAREST)
+        return self._numbers[truth] if self._segments else truth
+
+
+def _label_numbers(path: Path, classes: list[str]) -> np.ndarray:
+    """From the numbers of the bag's labels to the bundle's; what the bundle lacks is unknown.
+
+    By name where the bag says what its numbers mean; otherwise they are taken to be the same.
+    """
+    numbers = np.full(256, IGNORE, np.uint8)
+    named = _class_names(path) or classes
+    for number, name in enumerate(named[:256]):
+        if name in classes:
+            numbers[number] = classes.index(name)
+    return numbers
+
+
+def _class_names(path: Path) -> list[str]:
+    """The note `classes` that `penumbra bag` leaves in a bag."""
+    file = (path if path.is_dir() else path.parent) / "metadata.yaml"
+    try:
+        facts = yaml.safe_load(file.read_text(encoding="utf-8"))["rosbag2_bagfile_information"]
+        return [name.strip() for name in facts["custom_data"]["classes"].split(",")]
+    except (OSError, KeyError, TypeError, yaml.YAMLError):  # a bag of somebody else's
+        return []
+
+
+def _timings(recording: Bag) -> dict[int, tuple[float, float]]:
+    """Milliseconds of inference and in all, by stamp.
+
+    The last message with a stamp counts: one that the node sends by its timer while it publishes a
+    frame may carry the times of the frame before.
+    """
+    times: dict[int, tuple[float, float]] = {}
+    for recorded in recording.raw([f"{NODE}/stats"]):
+        message = recording.decode(recorded)
+        times[header_stamp(recorded.data)] = float(message.infer_ms), float(message.total_ms)
+    return times

@@ -1,0 +1,296 @@
+"""The page that goes with a release: one HTML file in which everything is embedded."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Collection, Iterable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from penumbra.files import write_atomically
+from penumbra.verification import curves
+from penumbra.verification.comparison import OURS, SAMPLED
+
+PAGE, FIGURES = "index.html", "figures.json"
+SHOWN = 12  # panels: the worst frames, and others spread over the drive
+WORST = 4
+
+TITLES = {
+    "label_agreement": "labels as Monte Carlo's",
+    "std_relative_error": "standard deviation, relative error",
+    "spearman": "Spearman correlation of the uncertainty maps",
+    "disparity_relative_error": "disparity, relative difference to Monte Carlo's",
+    "std_ratio": "standard deviation, ratio",
+    "variance_relative_error": "variance, relative error",
+    "variance_ratio": "variance, ratio",
+    "global_accuracy": "labels right",
+    "class_average": "labels right, class average",
+    "mean_iou": "mean intersection over union",
+    "ause": "AUSE (0 is best)",
+    "aurg": "AURG (above 0: better than chance)",
+}
+# What the noise of the reference adds to a figure, by the name of the figure.
+NOISE: dict[str, Callable[[dict[str, float]], float]] = {
+    "label_agreement": lambda f: f["label_agreement_noise"],
+    "std_relative_error": lambda f: f["std_relative_error_noise"],
+    "variance_relative_error": lambda f: f["variance_relative_error_noise"],
+    "spearman": lambda f: 1 - f["spearman_attainable"],
+}
+Panels = Callable[[Collection[int]], Iterable[np.ndarray]]
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #1c2430; background: #fff; margin: 2rem auto;
+       max-width: 74rem; padding: 0 1.2rem; }
+h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+table { border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid #dde2ea;
+         vertical-align: top; overflow-wrap: anywhere; }
+td.n, th.n { text-align: right; white-space: nowrap; } .small { font-size: 13px; color: #55606e; }
+.verdict { display: inline-block; padding: .3rem .8rem; border-radius: .3rem; color: #fff;
+           font-weight: 600; }
+.held { background: #1a7f4b; } .missed, .undecided { background: #b2182b; }
+.open { background: #5b6675; }
+.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(22rem, 1fr)); gap: 1rem; }
+img { max-width: 100%; height: auto; } figure { margin: 1rem 0; } .wide { overflow-x: auto; }
+code { font-size: 13px; }
+@media print { h2 { break-after: avoid; } figure { break-inside: avoid; } }
+"""
+
+
+def write_report(folder: Path, facts: dict[str, Any], density: np.ndarray, panels: Panels) -> None:
+    """`index.html`, with nothing beside it that it needs, and the figures for machines."""
+    write_atomically(folder / FIGURES, json.dumps(facts, indent=1))
+    write_atomically(folder / PAGE, page(facts, density, panels))
+
+
+def page(facts: dict[str, Any], density: np.ndarray, panels: Panels) -> str:
+    """The page as HTML."""
+    bundle, bag = facts["bundle"], facts["bag"]
+    places = shown_frames(facts["per_frame"])
+    parts = [
+        f"<h1>{escape(bundle['name'])} on {escape(bag['name'])}</h1>",
+        f"<p>{_verdict(facts)} <span class=small>{escape(facts['created'])}</span></p>",
+        f"<p>{_summary(facts)}</p>",
+        "<h2>Against the tolerances of the bundle</h2>", _checks(facts["checks"]),
+        "<h2>Against Monte Carlo</h2>", _figures(facts["figures"]),
+        "<h2>Against ground truth</h2>", _truth(facts["truth"]),
+        "<h2>Speed</h2>", _speed(facts["speed"], facts["versions"]["runner"]),
+        "<h2>Curves</h2>", _curves(facts, density),
+        f"<h2>Frames</h2><p class=small>{_which(places, facts['per_frame'])}</p>",
+        *(_figure(place, picture, facts["per_frame"][place])
+          for place, picture in zip(places, panels(places), strict=True)),
+        "<h2>Every frame</h2>", _every_frame(facts["per_frame"]),
+        "<h2>How to read it</h2>", _reading(facts),
+        "<h2>Where the model comes from</h2>", _rows(_provenance(bundle)),
+        "<h2>Versions</h2>", _rows(facts["versions"]),
+    ]  # fmt: skip
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(bundle['name'])}: verification</title><style>{_STYLE}</style></head>"
+        f"<body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def shown_frames(per_frame: list[dict[str, Any]]) -> list[int]:
+    """The worst by their standard deviation, and others spread evenly, in the order of time."""
+    count = len(per_frame)
+    if count <= SHOWN:
+        return list(range(count))
+    worst = sorted(range(count), key=lambda i: -per_frame[i]["std_relative_error"])[:WORST]
+    spread = [int(place) for place in np.linspace(0, count - 1, SHOWN - WORST)]
+    return sorted({*worst, *spread})
+
+
+def number(value: float | None) -> str:
+    """Four digits, whatever the size."""
+    return "" if value is None else f"{value:.4g}"
+
+
+def _verdict(facts: dict[str, Any]) -> str:
+    asked = any(check["tolerance"] is not None for check in facts["checks"])
+    if not asked:
+        return '<span class="verdict open">report only: the bundle states no tolerance</span>'
+    good = facts["passed"]
+    word = "every tolerance is held" if good else "a tolerance is not held"
+    return f'<span class="verdict {"held" if good else "missed"}">{word}</span>'
+
+
+def _summary(facts: dict[str, Any]) -> str:
+    bundle, bag, reference = facts["bundle"], facts["bag"], facts["reference"]
+    variant = bundle["variant"]
+    dropout = variant["dropout"]
+    dropout = dropout if isinstance(dropout, str) else ", ".join(dropout)
+    return (
+        f"{bag['frames']} frames of <code>{escape(bag['topic'])}</code> were sent, one after the "
+        f"answer to the other, through the perception node in a process of its own, over DDS, and "
+        f"compared with {reference['samples']} Monte-Carlo samples each (PyTorch, seed "
+        f"{reference['seed']}) of the same weights. The model: {escape(bundle['task'])}, "
+        f"{escape(variant['architecture'])} of width {variant['width']:g}, dropout "
+        f"<code>{escape(dropout)}</code> at rate {variant['rate']:g}, variance kept as "
+        f"{escape(variant['variance'])}, {escape(bundle['precision'])}."
+    )
+
+
+def _checks(checks: list[dict[str, Any]]) -> str:
+    rows = []
+    for check in checks:
+        kind = check["verdict"] if check["verdict"] != "not asked" else "open"
+        rows.append(
+            (
+                TITLES[check["name"]],
+                number(check["figure"]),
+                number(check["noise"]),
+                number(check["tolerance"]),
+                number(check["limit"]),
+                f'<span class="verdict {kind}">{check["verdict"]}</span>',
+            )
+        )
+    heads = ("figure", "", "noise of the reference", "tolerance", "with the noise", "")
+    return _table(heads, rows)
+
+
+def _figures(figures: dict[str, float]) -> str:
+    rows = [
+        (title, number(figures[name]), number(NOISE[name](figures)) if name in NOISE else "")
+        for name, title in TITLES.items()
+        if name in figures
+    ]
+    return _table(("figure", "", "noise of the reference"), rows)
+
+
+def _truth(truth: dict[str, dict[str, float]]) -> str:
+    if not truth:
+        return "<p>The bag has no ground truth for this task.</p>"
+    rows = [
+        (TITLES.get(name, name), number(truth[OURS][name]), number(truth[SAMPLED][name]))
+        for name in truth[OURS]
+    ]
+    return _table(("figure", "propagated, in the node", "Monte Carlo"), rows)
+
+
+def _speed(speed: dict[str, Any], runner: str) -> str:
+    rows = [(f"node, {runner}: inference", _time(speed["node_infer_s"]), "")]
+    rows += [
+        ("node: from the image's arrival to the last output", _time(speed["node_total_s"]), "")
+    ]
+    rows += [
+        (
+            f"Monte Carlo, {count} samples (PyTorch, {speed['torch_threads']} threads)",
+            _time(seconds),
+            f"{speed['times_faster'][count]:.1f} times the node's inference",
+        )
+        for count, seconds in speed["monte_carlo_s"].items()
+    ]
+    size = f"{speed['width']}x{speed['height']}"
+    return f"<p>Medians for images of {size} pixels, all measured in this run.</p>" + _table(
+        ("", "", ""), rows
+    )
+
+
+def _curves(facts: dict[str, Any], density: np.ndarray) -> str:
+    drawn = [curves.density(density)]
+    if facts["calibration"]:
+        segments = facts["bundle"]["task"] == "segmentation"
+        what = "share of wrong labels" if segments else "mean |z - truth| / truth"
+        drawn.append(curves.error_by_quantile(facts["calibration"], what))
+        drawn.append(curves.sparsification(facts["calibration"], what))
+    for check in facts["checks"]:
+        name = check["name"]
+        drawn.append(
+            curves.over_frames(
+                facts["per_frame"], name, TITLES[name], check["tolerance"], NOISE[name]
+            )
+        )
+    pictures = (f'<img alt="curve" src="{_data("svg+xml", svg.encode())}">' for svg in drawn)
+    return f"<div class=curves>{''.join(pictures)}</div>"
+
+
+def _figure(place: int, picture: np.ndarray, frame: dict[str, Any]) -> str:
+    done, data = cv2.imencode(
+        ".jpg", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 90]
+    )
+    assert done
+    caption = f"frame {place + 1}, {frame['time_s']:.2f} s"
+    source = _data("jpeg", data.tobytes())
+    return f'<figure><img alt="{caption}" src="{source}"><figcaption class=small>{caption}' + (
+        "</figcaption></figure>"
+    )
+
+
+def _which(places: list[int], per_frame: list[dict[str, Any]]) -> str:
+    if len(places) == len(per_frame):
+        return "All frames. The colours of the standard deviation mean the same in each."
+    return (
+        f"{len(places)} of {len(per_frame)} frames: the {WORST} worst by the error of their "
+        "standard deviation, and others spread over the drive. The colours mean the same in each."
+    )
+
+
+def _every_frame(per_frame: list[dict[str, Any]]) -> str:
+    names = [name for name in per_frame[0] if name != "stamp_s"]
+    rows = [[number(frame.get(name)) for name in names] for frame in per_frame]
+    heads = [name.replace("_", " ") for name in names]
+    return f"<div class='wide small'>{_table(heads, rows)}</div>"
+
+
+def _reading(facts: dict[str, Any]) -> str:
+    samples = facts["reference"]["samples"]
+    return (
+        "<p><b>Relative error</b> is mean |a - b| / mean b over all pixels, a from the node, b from"
+        " Monte Carlo; the <b>ratio</b>, mean a / mean b, is below 1 where uncertainty is "
+        "understated. The variance is the square of the standard deviation that is published: for "
+        "segmentation the mean over the classes of the standard deviation of their probabilities, "
+        "for depth that of the disparity.</p><p>The <b>noise of the reference</b> is what "
+        f"{samples} samples cannot tell: two references of {samples // 2} samples each are compared"
+        " with each other, and half of their difference is the error that is left in both together."
+        " For Spearman's correlation it is what a perfect map would miss of 1 (Spearman and Brown)."
+        " A figure is held against the tolerance with this noise allowed for; where the noise is as"
+        " large as the room that the tolerance leaves, the verdict is undecided, which is not a "
+        "success.</p><p><b>AUSE</b> is the area between the sparsification curve and the oracle's, "
+        "<b>AURG</b> that between chance and the curve (Poggi et al. 2020), by the share of wrong "
+        "labels, or by |z - truth| / truth with uncertainty relative to depth; curves are means "
+        "over the frames.</p>"
+    )
+
+
+def _provenance(bundle: dict[str, Any]) -> dict[str, Any]:
+    facts = {"model.onnx, SHA-256": bundle["sha256"], "calibration": bundle["calibration"]}
+    for name, value in bundle["provenance"].items():
+        if isinstance(value, dict):
+            facts |= {f"{name}: {inner}": text for inner, text in value.items()}
+        else:
+            facts[name] = value
+    return facts
+
+
+def _rows(facts: dict[str, Any]) -> str:
+    shown = []
+    for name, value in facts.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        shown.append(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>")
+    return f"<table class=small>{''.join(shown)}</table>"
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """The first column is text, the others are numbers."""
+    kinds = ["", *[" class=n"] * 99]
+    top = "".join(f"<th{k}>{head}</th>" for head, k in zip(heads, kinds, strict=False))
+    body = "".join(
+        f"<tr>{''.join(f'<td{k}>{cell}</td>' for cell, k in zip(row, kinds, strict=False))}</tr>"
+        for row in rows
+    )
+    return f"<table><tr>{top}</tr>{body}</table>"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _data(kind: str, content: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
