@@ -11,6 +11,7 @@ from threading import Lock, Thread
 import cv2
 import numpy as np
 from rclpy.node import Node
+from rclpy.subscription import Subscription
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from std_msgs.msg import Header
 
@@ -64,6 +65,7 @@ class CameraStream:
         self._live = live
         self._log = node.get_logger().get_child(name) if name else node.get_logger()
         self._mailbox: Mailbox[Arrived] = Mailbox()
+        self._subscriptions: list[Subscription] = []
         self._info: CameraInfo | None = None
         self._focal_seen: float | None = None
         self._due = 0.0  # when the rate limit lets the next image pass
@@ -102,7 +104,8 @@ class CameraStream:
         self._tell(self.monitor.fail(reason))
         with self._publishing:
             self._open = False
-        self._thread.join(patience)
+        if self._thread.ident is not None:  # it was opened to the end
+            self._thread.join(patience)
         return not self._thread.is_alive()
 
     def tick(self) -> None:

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.node import Node
 
 from penumbra.nodes.camera import CameraStream
 from penumbra.nodes.engine_keeper import State, Status
@@ -125,6 +126,18 @@ def engine_status(status: Status) -> DiagnosticStatus:
     level = {State.STARTING: WARN, State.RUNNING: OK, State.STOPPED: OK}.get(status.state, ERROR)
     facts = {"state": status.state.value, "progress": status.progress}
     return _status("engine", level, status.text, facts)
+
+
+def diagnostic_array(
+    node: Node, statuses: list[DiagnosticStatus], hardware_id: str
+) -> DiagnosticArray:
+    """The message, with the node's name before every status."""
+    name = node.get_fully_qualified_name().lstrip("/")
+    for status in statuses:
+        status.name, status.hardware_id = f"{name}: {status.name}", hardware_id
+    message = DiagnosticArray(status=statuses)
+    message.header.stamp = node.get_clock().now().to_msg()
+    return message
 
 
 def _status(name: str, level: bytes, said: str, facts: Mapping[str, Any]) -> DiagnosticStatus:

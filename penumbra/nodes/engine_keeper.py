@@ -87,7 +87,8 @@ class EngineKeeper:
             self._set(State.STOPPED, "stopped", math.nan)
             if self._build is not None:
                 self._build.cancel()
-        self._thread.join(patience)
+        if self._thread.ident is not None:  # it was started
+            self._thread.join(patience)
         return not self._thread.is_alive()
 
     def wait_until_ready(self) -> bool:

@@ -7,27 +7,28 @@ in camera.py, what is published in outputs.py, how the engine is kept alive in e
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.clock import Clock, ClockType
+from rclpy.exceptions import NameValidationException
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
 from rclpy.publisher import Publisher
 
-from penumbra.bundle import load_bundle
 from penumbra.errors import PenumbraError
 from penumbra.nodes import judging, parameters
 from penumbra.nodes.camera import CameraStream
-from penumbra.nodes.diagnostics import CameraDiagnostics, engine_status
+from penumbra.nodes.configuration import camera_names, make_pipeline, verified_bundle
+from penumbra.nodes.diagnostics import CameraDiagnostics, diagnostic_array, engine_status
 from penumbra.nodes.engine_keeper import EngineKeeper, State, Status
 from penumbra.nodes.labels import PARAMETER as LABEL_NAMES
 from penumbra.nodes.labels import LabelNames
@@ -36,15 +37,15 @@ from penumbra.nodes.logs import RosHandler
 from penumbra.nodes.memory import keep_memory
 from penumbra.nodes.outputs import Outputs
 from penumbra.nodes.spin import run_node
-from penumbra.pipeline import Config, Pipeline
-from penumbra.runners import Settings
-from penumbra.share import bundle_folder
+from penumbra.pipeline import Pipeline
 
 SUCCESS, FAILURE, ERROR = (
     TransitionCallbackReturn.SUCCESS,
     TransitionCallbackReturn.FAILURE,
     TransitionCallbackReturn.ERROR,
 )
+UNCONFIGURED = Status(State.STOPPED, "not configured", math.nan)
+INACTIVE = Status(State.STOPPED, "not active", math.nan)
 TICK = 0.1  # seconds between two looks at whether something is late
 PATIENCE = 1.0  # seconds to wait for a thread that has to end
 
@@ -64,25 +65,32 @@ class PerceptionNode(LifecycleNode):
         self._keeper: EngineKeeper | None = None
         self._cameras: list[CameraStream] = []
         self._reports: list[CameraDiagnostics] = []
-        self._engine_status = Status(State.STOPPED, "not configured", float("nan"))
+        self._engine_status = UNCONFIGURED
         self._diagnostics: Publisher = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self.add_on_set_parameters_callback(self._check_parameters)
         self.add_post_set_parameters_callback(self._take_parameters)
         steady = Clock(clock_type=ClockType.STEADY_TIME)  # simulated time stops with its bag
         self.create_timer(TICK, self._tick, clock=steady)
         self.create_timer(1.0, self._report, clock=steady)
-        if not self._values["autostart"]:
-            self.get_logger().info("waiting to be configured (autostart is false)")
-        elif self.trigger_configure() == SUCCESS:
+        if self._values["autostart"] and self.trigger_configure() == SUCCESS:
             self.trigger_activate()
+        else:
+            command = f"ros2 lifecycle set {self.get_fully_qualified_name()} configure"
+            self.get_logger().info(f"waiting to be configured: {command}")
 
     # Transitions. rclpy swallows what they raise: `_told` says it and makes it a result.
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._told("configure", self._configure)
+        result = self._told("configure", self._configure)
+        if result != SUCCESS:
+            self._release()
+        return result
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._told("activate", self._activate)
+        result = self._told("activate", self._activate)
+        if result != SUCCESS:
+            self._deactivate("the node could not be activated")
+        return result
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         given_up = self._keeper is not None and self._keeper.status.state is State.GIVEN_UP
@@ -105,36 +113,25 @@ class PerceptionNode(LifecycleNode):
 
     def _configure(self) -> None:
         values = self._values
-        bundle = load_bundle(bundle_folder(values["bundle"]))
-        if bundle.task != self._task:
-            raise PenumbraError(
-                f"{bundle.name} is for {bundle.task} and this node was started for {self._task}: "
-                f"start it with the bundle (-p bundle:={values['bundle']})"
-            )
-        names = values["cameras"].split(",")
-        if len(set(names)) < len(names):
-            raise PenumbraError(f"cameras is {values['cameras']}: give each another name")
-        if len(names) > 1 and "{camera}" not in values["image_topic"]:
-            raise PenumbraError(
-                f"image_topic is {values['image_topic']} for {len(names)} cameras: put {{camera}} "
-                "where their names differ"
-            )
-        if judging.without_thresholds(judging.ood_settings(values, bundle)):
+        bundle = verified_bundle(values, self._task)
+        names = camera_names(values)
+        alerts = judging.ood_settings(values, bundle)
+        self._pipeline = make_pipeline(values, bundle)
+        self._outputs = {name: Outputs(self, name, bundle.task, values) for name in names}
+        self._labels = LabelNames(self, bundle)
+        self._engine_status = INACTIVE
+        self.get_logger().info(f"configured: {judging.model_name(bundle)} from {bundle.path}")
+        if judging.without_thresholds(alerts):
             self.get_logger().warning(
                 f"{bundle.name} has no thresholds, so no frame can be called OK: run "
                 f"`penumbra calibrate-ood {bundle.path} --images DIR`"
             )
-        self._pipeline = Pipeline(bundle, pipeline_config(values, bundle.input))
-        self._outputs = {name: Outputs(self, name, bundle.task, values) for name in names}
-        self._labels = LabelNames(self, bundle)
-        self._engine_status = Status(State.STOPPED, "not active", float("nan"))
-        self.get_logger().info(f"configured: {judging.model_name(bundle)} from {bundle.path}")
 
     def _activate(self) -> None:
         # A pipeline of its own each time: an earlier one may still be loading its model.
-        self._pipeline = Pipeline(self._pipeline.bundle, self._pipeline.config)
-        keeper = EngineKeeper(self._pipeline, lambda: self._values["restart_pause"])
         bundle = self._pipeline.bundle
+        self._pipeline = make_pipeline(self._values, bundle)
+        keeper = EngineKeeper(self._pipeline, lambda: self._values["restart_pause"])
         self._keeper, self._engine_status = keeper, keeper.status
         for name, outputs in self._outputs.items():
             camera = CameraStream(self, name, bundle, outputs, keeper, lambda: self._values)
@@ -154,7 +151,7 @@ class PerceptionNode(LifecycleNode):
             self._keeper.stop(max(0.0, deadline - time.monotonic()))
         self._keeper, self._cameras, self._reports = None, [], []
         if self._engine_status.state is not State.GIVEN_UP:
-            self._engine_status = Status(State.STOPPED, "not active", float("nan"))
+            self._engine_status = INACTIVE
 
     def _release(self) -> None:
         self._deactivate("the node was shut down")
@@ -167,8 +164,8 @@ class PerceptionNode(LifecycleNode):
     def _told(self, what: str, action: Callable[[], None]) -> TransitionCallbackReturn:
         try:
             action()
-        except PenumbraError as error:
-            self.get_logger().error(f"cannot {what}: {error}")
+        except (PenumbraError, NameValidationException) as error:
+            self.get_logger().error(f"cannot {what}: {' '.join(str(error).split())}")
             return FAILURE
         except Exception:
             self.get_logger().fatal(f"cannot {what}, which is a defect: {traceback.format_exc()}")
@@ -195,13 +192,7 @@ class PerceptionNode(LifecycleNode):
         statuses = [engine_status(self._engine_status)]
         for report in self._reports:
             statuses += report.report(time.monotonic(), self._values)
-        name = self.get_fully_qualified_name().lstrip("/")
-        for status in statuses:
-            status.name = f"{name}: {status.name}"
-            status.hardware_id = self._values["bundle"]
-        message = DiagnosticArray(status=statuses)
-        message.header.stamp = self.get_clock().now().to_msg()
-        self._diagnostics.publish(message)
+        self._diagnostics.publish(diagnostic_array(self, statuses, self._values["bundle"]))
 
     def _check_parameters(self, changed: list[Parameter]) -> SetParametersResult:
         state = self._state_machine.current_state[1]
@@ -222,28 +213,6 @@ class PerceptionNode(LifecycleNode):
             camera.monitor.settings = judging.ood_settings(self._values, self._pipeline.bundle)
 
 
-def pipeline_config(values: parameters.Values, takes: Any) -> Config:
-    """How to run the bundle whose input is `takes`, by the parameters."""
-    size = None
-    if values["image_size"]:
-        width, height = map(int, values["image_size"].split("x"))
-        size = (height, width)
-        if takes.height not in (None, height) or takes.width not in (None, width):
-            raise PenumbraError(
-                f"image_size is {values['image_size']} and the bundle takes "
-                f"{takes.width}x{takes.height}: leave image_size empty"
-            )
-    cache = values["engine_cache_dir"]
-    settings = Settings(
-        threads=values["threads"],
-        image_size=size,
-        device=values["device"],
-        engine_cache_dir=Path(cache).expanduser() if cache else None,
-        workspace_mb=values["workspace_mb"] or None,
-    )
-    return Config(runner=values["runner"], settings=settings)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGINT or SIGTERM; 2 and one line if a parameter is wrong at the start."""
     keep_memory()
@@ -255,7 +224,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if threading.active_count() > 1:
         # A model that is being loaded cannot be interrupted, and Python must not be taken down
         # under it; everything of ours has been released.
-        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     return code

@@ -48,7 +48,7 @@ def test_a_missing_engine_is_built_while_the_node_says_starting(
         peer.until_processed(poisoned((0, 0, 0)))
         node.wait_for("building the tensorrt-rtx engine for street; this is done once")
         assert peer.state() == "active"
-        peer.wait(lambda: levels(peer)[-1:] == [OodAlert.OK], "OK")
+        peer.wait(lambda: OodAlert.OK in levels(peer), "OK")
         assert levels(peer)[0] == OodAlert.STARTING
         assert len(list((tmp_path / "engines").glob("street-*.engine"))) == 1
         assert peer.stats()[-1].engine_progress == 1

@@ -79,7 +79,12 @@ def test_a_bad_bundle_is_one_clear_line_and_the_node_can_be_configured_again(pee
             assert peer.state() == "unconfigured"
             line = node.wait_for(f"ERROR.*cannot configure: .*{complaint}")
             assert sum("ERROR" in line for line in node.log[logged:]) == 1, line
-        assert peer.set(bundle=str(folder)) == [""]
+        # A topic that cannot be: configured, but not activated.
+        assert peer.set(bundle=str(folder), image_topic="no topic") == ["", ""]
+        assert peer.change("configure") and not peer.change("activate")
+        node.wait_for("ERROR.*cannot activate: .*no topic")
+        assert peer.change("cleanup")
+        assert peer.set(image_topic="~/{camera}/image") == [""]
         assert peer.change("configure") and peer.change("activate")
         peer.collect(FrameStats, "/penumbra/stats")
         peer.until_processed(tiny_bundles.image())
