@@ -111,7 +111,11 @@ class Flips:
 
 @torch.inference_mode()
 def reference(
-    kind: str, image: np.ndarray, relu: str = "moment", flips: Flips | None = None
+    kind: str,
+    image: np.ndarray,
+    relu: str = "moment",
+    flips: Flips | None = None,
+    softmax: str = "jacobian",
 ) -> dict[str, np.ndarray]:
     """The same outputs by PyTorch's propagation of the network itself, written out once more."""
     model = network(kind)
@@ -120,9 +124,9 @@ def reference(
     with pytest.MonkeyPatch.context() as patch:
         if flips is not None:
             patch.setattr(F, "max_pool2d", flips.max_pool2d)
-        logits, softmax = propagate(Scores(model), relu=relu)(x)
-    p = softmax.mean[0].numpy()
-    uncertainty = np.sqrt(softmax.variance[0].numpy()).mean(0)
+        logits, probabilities = propagate(Scores(model), relu=relu, softmax=softmax)(x)
+    p = probabilities.mean[0].numpy()
+    uncertainty = np.sqrt(probabilities.variance[0].numpy()).mean(0)
     return {
         "labels": p.argmax(0).astype(np.uint8),
         "uncertainty": uncertainty,

@@ -169,4 +169,5 @@ def _probabilities_of(model: Any) -> Any:
 
 
 def _rules_of(bundle: Bundle) -> dict[str, str]:
-    return {"relu": bundle.manifest["variant"]["relu"]}
+    variant = bundle.manifest["variant"]
+    return {"relu": variant["relu"], "softmax": variant.get("softmax", "jacobian")}

@@ -44,6 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="moment",
         help="moments of a rectified Gaussian, or the paper's first order (default moment)",
     )
+    parser.add_argument(
+        "--softmax",
+        choices=("jacobian", "moment"),
+        default="jacobian",
+        help="the paper's first order over the classes one by one, or moments over their covariance"
+        ": nearer to Monte Carlo, and dearer (default jacobian)",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -64,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.channel_order,
         arguments.precision,
         arguments.relu,
+        arguments.softmax,
     )
     steps = tqdm(total=3, desc="export", unit="step", leave=False)
 
@@ -107,4 +115,5 @@ def _command(arguments: argparse.Namespace) -> str:
         parts += ["--height", arguments.height, "--width", arguments.width]
     parts += ["--channel-order", arguments.channel_order]
     parts += ["--precision", arguments.precision, "--relu", arguments.relu]
+    parts += ["--softmax", arguments.softmax]
     return shlex.join(map(str, parts))

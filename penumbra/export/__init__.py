@@ -41,6 +41,7 @@ class ExportOptions:
     channel_order: str = "bgr"
     precision: str = "fp32"
     relu: str = "moment"
+    softmax: str = "jacobian"
 
     def __post_init__(self) -> None:
         if (self.height is None) != (self.width is None):
@@ -90,7 +91,7 @@ def make_frame(model: nn.Module, architecture: str, options: ExportOptions) -> F
     _, _, head = frame_of(architecture)
     dtype = torch.float16 if options.precision == "fp16" else torch.float32
     model = copy.deepcopy(model).eval().to(dtype)
-    propagated = propagate(head(model), relu=options.relu)
+    propagated = propagate(head(model), relu=options.relu, softmax=options.softmax)
     if not any(is_noise(node, propagated.model, diagonal) for node in propagated.model.graph.nodes):
         raise PenumbraError(
             "the model has no noise layer, so nothing would ever be uncertain: export one with "
@@ -158,7 +159,8 @@ def export_bundle(
             "rate": config["rate"],
             "width": config["width"],
             "relu": options.relu,
-            "variance": "diagonal",
+            "softmax": options.softmax,
+            "variance": "diagonal" if options.softmax == "jacobian" else "class covariance",
         },
         "precision": options.precision,
         "input": {

@@ -16,12 +16,14 @@ from exported_networks import Flips, network, reference, run, selections, street
 SIZES = [(360, 480), (375, 1242), (243, 321)]
 
 
-def compare(bundle, kind: str, image: np.ndarray, relu: str = "moment") -> Flips:
+def compare(
+    bundle, kind: str, image: np.ndarray, relu: str = "moment", softmax: str = "jacobian"
+) -> Flips:
     names = selections(bundle)
     assert len(names) == 5
     found = run(bundle, image, names)
     flips = Flips([found[name] for name in names])
-    expected = reference(kind, image, relu, flips)
+    expected = reference(kind, image, relu, flips, softmax)
     assert np.mean(found["labels"] == expected["labels"]) >= 0.9999
     assert within(found["uncertainty"], expected["uncertainty"], 1e-4, 1e-6) >= 0.999
     for name in ("confidence", "entropy", "max_logit"):
@@ -50,6 +52,14 @@ def test_real_frames_of_any_size(exported, frame, kind, size):
 def test_fixed_size(exported, relu):
     image = street(67, 101)
     flips = compare(exported("encdec", height=67, width=101, relu=relu), "encdec", image, relu)
+    assert flips.widest <= 1e-5
+
+
+@pytest.mark.slow
+def test_class_covariance(exported, frame):
+    """One size: what differs from the above is in the last layer alone."""
+    options = {"height": 360, "width": 480, "softmax": "moment"}
+    flips = compare(exported("class", **options), "class", frame(360, 480), softmax="moment")
     assert flips.widest <= 1e-5
 
 

@@ -23,6 +23,8 @@ KINDS = [
     ("class", {"height": 67, "width": 101}),
     ("class", {}),
     ("class", {"height": 67, "width": 101, "precision": "mixed"}),
+    ("class", {"height": 67, "width": 101, "softmax": "moment"}),
+    ("class", {"height": 67, "width": 101, "softmax": "moment", "precision": "mixed"}),
     ("encdec", {"height": 67, "width": 101}),
     ("encdec", {"height": 67, "width": 101, "relu": "jacobian"}),
     ("encdec", {"height": 67, "width": 101, "precision": "mixed"}),
