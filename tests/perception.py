@@ -108,6 +108,7 @@ class Peer:
         self._executor.add_node(self.node)
         self.received: dict[str, list[Any]] = {}
         self._publishers: dict[str, Any] = {}
+        self._clients: dict[str, Any] = {}
 
     def close(self) -> None:
         self._executor.shutdown()
@@ -182,11 +183,11 @@ class Peer:
         return self.wait(done, f"a result on {name}/stats")
 
     def call(self, kind: type, service: str, request: Any) -> Any:
-        client = self.node.create_client(kind, service)
-        self.wait(client.service_is_ready, service)
-        future = client.call_async(request)
+        if service not in self._clients:
+            self._clients[service] = self.node.create_client(kind, service)
+            self.wait(self._clients[service].service_is_ready, service)
+        future = self._clients[service].call_async(request)
         self.wait(future.done, f"an answer of {service}")
-        self.node.destroy_client(client)
         return future.result()
 
     def change(self, label: str, node: str = "/penumbra") -> bool:

@@ -3,6 +3,7 @@
 propagation: propagated networks against the plain networks they are made from.
 runner: a bundle's first frame from a cold start, and its frames against the plain network and
 against Monte Carlo.
+node: what the ROS 2 node adds to the bare model, over DDS, with all raw outputs subscribed to.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penumbra.errors import PenumbraError
 from penumbra.files import write_atomically
+
+if TYPE_CHECKING:
+    from penumbra.bundle import Bundle
 
 EXAMPLE = "penumbra benchmark propagation --repetitions 20"
 
@@ -24,19 +28,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=list(_MEASURES), help="what to measure")
     parser.add_argument("--repetitions", type=int, default=20, help="rounds (default: 20)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each (default: 1)")
-    parser.add_argument("--bundle", type=Path, help="runner: what to run")
-    parser.add_argument("--runner", default="auto", help="runner: which one (default: auto)")
-    parser.add_argument("--size", default="480x360", help="runner: image size (default: 480x360)")
+    parser.add_argument("--bundle", type=Path, help="runner, node: what to run")
+    parser.add_argument("--runner", default="auto", help="runner, node: which one (default: auto)")
+    parser.add_argument(
+        "--size", default="480x360", help="runner, node: image size (default: 480x360)"
+    )
     parser.add_argument("--samples", type=int, default=50, help="runner: of Monte Carlo")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a table of ratios; with `--json` write them to a file as well."""
-    from penumbra.benchmarks.timing import machine
-
     figures = _MEASURES[arguments.what](arguments)
     if arguments.json:
+        from penumbra.benchmarks.timing import machine
+
         surroundings = {**machine(), "threads": arguments.threads}
         text = json.dumps({"machine": surroundings, **figures}, indent=2)
         write_atomically(arguments.json, text + "\n")
@@ -58,15 +64,8 @@ def _propagation(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _runner(arguments: argparse.Namespace) -> dict[str, Any]:
     from penumbra.benchmarks import runner
-    from penumbra.bundle import load_bundle
 
-    if arguments.bundle is None:
-        raise PenumbraError("--bundle is missing: give the folder of a bundle, config/models/NAME")
-    try:
-        width, height = map(int, arguments.size.split("x"))
-    except ValueError:
-        raise PenumbraError(f"--size {arguments.size!r}: write it as WIDTHxHEIGHT") from None
-    bundle = load_bundle(arguments.bundle)
+    bundle, width, height = _bundle_and_size(arguments)
     first = runner.cold_start(bundle, (height, width), arguments.runner, arguments.threads)
     print(f"{bundle.name} {width}x{height} on {first.runner}")
     print(
@@ -91,4 +90,35 @@ def _runner(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"first_frame": asdict(first), "comparisons": [asdict(line) for line in table]}
 
 
-_MEASURES = {"propagation": _propagation, "runner": _runner}
+def _node(arguments: argparse.Namespace) -> dict[str, Any]:
+    from penumbra.nodes import benchmark
+
+    bundle, width, height = _bundle_and_size(arguments)
+    found = benchmark.measure(
+        bundle, arguments.repetitions, width, height, arguments.runner, arguments.threads
+    )
+    print(f"{bundle.name} {width}x{height} on {found.runner}, {found.frames} frames, medians")
+    print(f"bare model      {found.bare_p50:8.2f} ms")
+    print(f"inside the node {found.infer_p50:8.2f} ms")
+    print(
+        f"node's overhead {found.overhead_p50:8.2f} ms (p99 {found.overhead_p99:.2f}): hand-over "
+        f"{found.wait_p50:.2f}, conversion {found.convert_p50:.2f}, post-processing "
+        f"{found.postprocess_p50:.2f}, messages {found.publish_p50:.2f}"
+    )
+    print(f"round trip      {found.round_trip_p50:8.2f} ms, image sent to last output received")
+    return {"node": found.as_dict()}
+
+
+def _bundle_and_size(arguments: argparse.Namespace) -> tuple[Bundle, int, int]:
+    from penumbra.bundle import load_bundle
+
+    if arguments.bundle is None:
+        raise PenumbraError("--bundle is missing: give the folder of a bundle, config/models/NAME")
+    try:
+        width, height = map(int, arguments.size.split("x"))
+    except ValueError:
+        raise PenumbraError(f"--size {arguments.size!r}: write it as WIDTHxHEIGHT") from None
+    return load_bundle(arguments.bundle), width, height
+
+
+_MEASURES = {"propagation": _propagation, "runner": _runner, "node": _node}

@@ -61,18 +61,20 @@ class Overhead:
         return asdict(self)
 
 
-def measure(bundle: Bundle, frames: int, width: int, height: int, runner: str = "auto") -> Overhead:
+def measure(
+    bundle: Bundle, frames: int, width: int, height: int, runner: str = "auto", threads: int = 0
+) -> Overhead:
     """Send `frames` pictures of noise, each after the results of the one before."""
     if frames < 10:
-        raise PenumbraError(f"--frames is {frames}: at least 10 have to be sent")
+        raise PenumbraError(f"--repetitions is {frames}: at least 10 images have to be sent")
     noise = np.random.default_rng(0)
     pictures = [noise.integers(0, 256, (height, width, 3), dtype=np.uint8) for _ in range(4)]
-    bare = _bare(bundle, pictures, frames, runner)
+    bare = _bare(bundle, pictures, frames, Config(runner, settings=Settings(threads=threads)))
     make_room_for_images()
     with private_domain():
         # Reliable: one after the other, a lost image would be waited for in vain.
         reliable = {"qos.input_reliability": "reliable", "max_age": 0.0}
-        parameters = {"bundle": bundle.path, "runner": runner, **reliable}
+        parameters = {"bundle": bundle.path, "runner": runner, "threads": threads, **reliable}
         given = [text for n, v in parameters.items() for text in ("-p", f"{n}:={v}")]
         command = [sys.executable, "-m", "penumbra.nodes.perception_node", "--ros-args", *given]
         node = subprocess.Popen([*command, "--log-level", "error"], stdout=subprocess.DEVNULL)
@@ -102,9 +104,9 @@ def measure(bundle: Bundle, frames: int, width: int, height: int, runner: str = 
     )
 
 
-def _bare(bundle: Bundle, pictures: list[np.ndarray], frames: int, runner: str) -> list[float]:
+def _bare(bundle: Bundle, pictures: list[np.ndarray], frames: int, config: Config) -> list[float]:
     times = []
-    with Pipeline(bundle, Config(runner, settings=Settings())) as pipeline:
+    with Pipeline(bundle, config) as pipeline:
         for number in range(WARM_UP + frames):
             start = time.perf_counter()
             pipeline.process(pictures[number % len(pictures)])

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import tiny_bundles
 import torch
 
 from penumbra.cli.main import main
@@ -31,6 +32,18 @@ def test_runner_compares_a_bundle_with_its_plain_network_and_with_sampling(tmp_p
     # Three passes of the part after the noise and the part before it, against one of both.
     assert all(0 < value < 1e4 for value in pairs.values())
     assert result["machine"]["threads"] == 1
+
+
+def test_node_s_overhead_is_what_its_stages_add_up_to(tmp_path, capsys):
+    bundle = tiny_bundles.depth(tmp_path / "depth")
+    figures = tmp_path / "figures.json"
+    words = f"--bundle {bundle.path} --runner onnxruntime --size 48x36 --repetitions 10"
+    assert main(["benchmark", "node", *words.split(), "--json", str(figures)]) == 0
+    assert "node's overhead" in capsys.readouterr().out
+    node = json.loads(figures.read_text())["node"]
+    stages = [node[f"{stage}_p50"] for stage in ("wait", "convert", "postprocess", "publish")]
+    assert 0 < max(stages) < node["overhead_p50"] <= node["overhead_p99"]
+    assert node["runner"].startswith("onnxruntime")
 
 
 def test_runner_asks_for_a_bundle(capsys):

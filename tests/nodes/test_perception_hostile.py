@@ -57,6 +57,7 @@ def test_hostile_messages_are_counted_and_survived(kind, peer, tmp_path):
         ):
             infos.publish(info)
             images.publish(message)
+            peer.state()  # an answer takes long enough for the worker to take the image up
             good = good_frame(peer, compressed)
             good.header.frame_id = f"good {number}"
             images.publish(good)
@@ -71,8 +72,9 @@ def test_hostile_messages_are_counted_and_survived(kind, peer, tmp_path):
         assert stats.received == 2 * seen == stats.processed + sum(dropped.values())
         assert stats.processed >= seen
         assert dropped["failed"] == dropped["old"] == dropped["rate"] == 0
-        # What the worker had not taken up before the good frame came was not looked at.
-        assert dropped["invalid"] > seen // 3
+        # What the worker had not taken up before the good frame came was not looked at; how many
+        # that are is up to the machine's scheduler.
+        assert dropped["invalid"] > seen // 10
         peer.received["/diagnostics"].clear()
         peer.wait(lambda: peer.received["/diagnostics"], "diagnostics of all")
         reasons = reasons_of(peer.received["/diagnostics"][-1])
