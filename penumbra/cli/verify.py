@@ -106,21 +106,10 @@ def _print(facts: dict[str, Any]) -> None:
 
 
 def _print_frames(per_frame: list[dict[str, Any]]) -> None:
-    names = {
-        "time_s": "time",
-        "label_agreement": "labels",
-        "std_relative_error": "std err",
-        "std_ratio": "std rat",
-        "variance_relative_error": "var err",
-        "variance_ratio": "var rat",
-        "spearman": "spearm.",
-        "propagated_global_accuracy": "right",
-        "propagated_mean_iou": "IoU",
-        "propagated_abs_rel": "abs_rel",
-        "propagated_ause": "AUSE",
-        "infer_ms": "ms",
-    }
-    there = [name for name in names if any(name in frame for frame in per_frame)]
-    print(" ".join(f"{names[name]:>8}" for name in there))
+    from penumbra.verification.report import COLUMNS
+
+    there = {name: head for name, head in COLUMNS.items() if any(name in f for f in per_frame)}
+    print("  ".join(there.values()))
     for frame in per_frame:
-        print(" ".join(f"{frame.get(name, float('nan')):8.3f}" for name in there))
+        values = (f"{frame.get(name, float('nan')):{len(head)}.4g}" for name, head in there.items())
+        print("  ".join(values))

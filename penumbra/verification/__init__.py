@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import platform
 import shutil
 import tempfile
@@ -179,6 +180,7 @@ def _speed(comparison: Comparison, references: References, image: np.ndarray) ->
         "monte_carlo_s": {str(count): seconds for count, seconds in sampled.items()},
         "times_faster": {str(count): seconds / infer for count, seconds in sampled.items()},
         "torch_threads": torch.get_num_threads(),
+        "load_average": os.getloadavg()[0],  # of the machine: what else had its cores
         "height": image.shape[0],
         "width": image.shape[1],
     }

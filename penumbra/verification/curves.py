@@ -18,6 +18,8 @@ _GREY = "#888888"
 def density(counts: np.ndarray) -> str:
     """Every pixel's standard deviation, propagated over sampled; on the line they are equal."""
 
+    from matplotlib.ticker import NullFormatter
+
     def draw(axes: Any) -> None:
         shown = np.argwhere(counts)
         # Of the lowest decades only what one pixel in a thousand reaches.
@@ -25,13 +27,16 @@ def density(counts: np.ndarray) -> str:
         first = max(int(np.searchsorted(mass, 1e-3)) - 2, 0)
         last = int(shown.max()) + 3 if len(shown) else len(counts)
         edges = 10.0**DECADES
-        low, high = edges[first], edges[min(last, len(edges) - 1)]
+        high = edges[min(last, len(edges) - 1)]
+        low = min(edges[first], high / 10)  # a whole decade at least, so that the axes have numbers
         share = np.ma.masked_equal(counts.T, 0)
         axes.pcolormesh(edges, edges, share, norm="log", cmap="viridis", rasterized=True)
         axes.plot([low, high], [low, high], color="black", linewidth=0.8)
         axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
-        axes.set(xlabel="std by Monte Carlo", ylabel="std propagated")
-        axes.set_title("all pixels: propagated over sampled")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_minor_formatter(NullFormatter())
+        axes.set(xlabel="standard deviation by Monte Carlo", ylabel="propagated")
+        axes.set_title("all pixels, propagated over sampled")
 
     return _svg(draw)
 
@@ -45,7 +50,7 @@ def error_by_quantile(calibration: dict[str, Any], what: str) -> str:
             places = (np.arange(len(rates)) + 0.5) / len(rates) * 100
             axes.plot(places, rates, "o-", color=_COLOURS[method], label=NAMES[method], ms=4)
         axes.set(xlabel="pixels by uncertainty, percentile", ylabel=what, ylim=(0, None))
-        axes.set_title("what is called uncertain is wrong more often")
+        axes.set_title("error by uncertainty, tenth by tenth")
         axes.legend(frameon=False)
 
     return _svg(draw)
@@ -64,7 +69,7 @@ def sparsification(calibration: dict[str, Any], what: str) -> str:
         axes.axhline(oracle[0], color=_GREY, linestyle=":", label="random")
         axes.set(xlabel="most uncertain pixels removed, %", ylabel=f"{what} of the rest")
         axes.set(ylim=(0, None))
-        axes.set_title("sparsification (AUSE: area above the oracle)")
+        axes.set_title("sparsification")
         axes.legend(frameon=False)
 
     return _svg(draw)

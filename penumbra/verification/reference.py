@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from penumbra.bundle import WEIGHTS, Bundle
 from penumbra.errors import PenumbraError
@@ -37,7 +37,8 @@ class Reference:
 
     For segmentation the prediction is the label of the largest mean probability, and `std` the mean
     over the classes of the standard deviation of their probabilities, as in the paper. For depth
-    they are disparity and its standard deviation, in image widths.
+    they are disparity and its standard deviation at the network's pixels, in image widths, both
+    scaled to the image.
     """
 
     prediction: Map
@@ -77,7 +78,8 @@ class References:
         start = time.perf_counter()
         half = self.samples // 2
         halves = [self._sample(image, half, 2 * self.seed + number) for number in range(2)]
-        predictions, stds = zip(*map(self._maps, (_merged(*halves, half), *halves)), strict=True)
+        maps = [self._maps(m, image.shape[:2]) for m in (_merged(*halves, half), *halves)]
+        predictions, stds = zip(*maps, strict=True)
         seconds = time.perf_counter() - start
         reference = Reference(predictions[0], stds[0], predictions[1:], stds[1:], seconds)
         _write(file, reference)
@@ -107,30 +109,25 @@ class References:
         x = normalised_for(self._model, torch.from_numpy(np.ascontiguousarray(rgb))[None])
         if self._segments:
             return monte_carlo(Probabilities(self._model).eval(), x, samples=samples, seed=seed)
-        x = F.interpolate(
-            x, tuple(self._model.config["size"]), mode="bilinear", align_corners=False
-        )
-        # Sampled at the image's size, where it is published: between two pixels of the network,
-        # which do not err alike, disparity is surer than either of them.
-        model = _AtImageSize(self._model, image.shape[:2]).eval()
-        return monte_carlo(model, x, samples=samples, seed=seed)
+        size = tuple(self._model.config["size"])
+        x = F.interpolate(x, size, mode="bilinear", align_corners=False)
+        return monte_carlo(self._model, x, samples=samples, seed=seed)
 
-    def _maps(self, moments: Moments) -> tuple[Map, Map]:
-        mean, std = moments.mean[0], moments.std[0]
+    def _maps(self, moments: Moments, shape: tuple[int, int]) -> tuple[Map, Map]:
+        mean, std = moments.mean, moments.std
         if self._segments:
-            return mean.argmax(0).numpy().astype(np.uint8), std.mean(0).numpy().astype(np.float32)
-        return mean[0].numpy().astype(np.float32), std[0].numpy().astype(np.float32)
+            return _array(mean[0].argmax(0), np.uint8), _array(std[0].mean(0), np.float32)
+        # Scaled as the exported graph does it: the uncertainty of the network's own pixels. What
+        # lies between two of them, which do not err alike, is in truth surer than either.
+        scaled = (
+            F.interpolate(value, shape, mode="bilinear", align_corners=False)
+            for value in (mean, std)
+        )
+        return tuple(_array(value[0, 0], np.float32) for value in scaled)
 
 
-class _AtImageSize(nn.Module):
-    """A network whose result is scaled as the exported graph scales it."""
-
-    def __init__(self, model: nn.Module, size: tuple[int, int]) -> None:
-        super().__init__()
-        self.model, self.size = model, size
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.interpolate(self.model(x), self.size, mode="bilinear", align_corners=False)
+def _array(values: Tensor, dtype: type) -> Map:
+    return values.numpy().astype(dtype)
 
 
 def _merged(a: Moments, b: Moments, count: int) -> Moments:

@@ -34,6 +34,26 @@ TITLES = {
     "ause": "AUSE (0 is best)",
     "aurg": "AURG (above 0: better than chance)",
 }
+# Of each frame, and short enough to stand above a column.
+COLUMNS = {
+    "time_s": "time, s",
+    "label_agreement": "labels as MC",
+    "disparity_relative_error": "disparity err",
+    "std_relative_error": "std err",
+    "std_relative_error_noise": "± noise",
+    "std_ratio": "std ratio",
+    "variance_relative_error": "var err",
+    "variance_ratio": "var ratio",
+    "spearman": "Spearman",
+    "propagated_global_accuracy": "right",
+    "monte_carlo_global_accuracy": "right, MC",
+    "propagated_mean_iou": "IoU",
+    "propagated_abs_rel": "abs_rel",
+    "monte_carlo_abs_rel": "abs_rel, MC",
+    "propagated_ause": "AUSE",
+    "monte_carlo_ause": "AUSE, MC",
+    "infer_ms": "infer, ms",
+}
 # What the noise of the reference adds to a figure, by the name of the figure.
 NOISE: dict[str, Callable[[dict[str, float]], float]] = {
     "label_agreement": lambda f: f["label_agreement_noise"],
@@ -49,7 +69,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #1c2430; background: #fff; m
 h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid #dde2ea;
-         vertical-align: top; overflow-wrap: anywhere; }
+         vertical-align: top; }
+td { overflow-wrap: anywhere; } .wide td { white-space: nowrap; }
 td.n, th.n { text-align: right; white-space: nowrap; } .small { font-size: 13px; color: #55606e; }
 .verdict { display: inline-block; padding: .3rem .8rem; border-radius: .3rem; color: #fff;
            font-weight: 600; }
@@ -188,9 +209,11 @@ def _speed(speed: dict[str, Any], runner: str) -> str:
         for count, seconds in speed["monte_carlo_s"].items()
     ]
     size = f"{speed['width']}x{speed['height']}"
-    return f"<p>Medians for images of {size} pixels, all measured in this run.</p>" + _table(
-        ("", "", ""), rows
+    how = (
+        f"Medians for images of {size} pixels, measured in this run at a load of "
+        f"{speed['load_average']:.1f}."
     )
+    return f"<p>{how}</p>{_table((), rows)}"
 
 
 def _curves(facts: dict[str, Any], density: np.ndarray) -> str:
@@ -233,10 +256,9 @@ def _which(places: list[int], per_frame: list[dict[str, Any]]) -> str:
 
 
 def _every_frame(per_frame: list[dict[str, Any]]) -> str:
-    names = [name for name in per_frame[0] if name != "stamp_s"]
-    rows = [[number(frame.get(name)) for name in names] for frame in per_frame]
-    heads = [name.replace("_", " ") for name in names]
-    return f"<div class='wide small'>{_table(heads, rows)}</div>"
+    heads = {name: head for name, head in COLUMNS.items() if any(name in f for f in per_frame)}
+    rows = [[number(frame.get(name)) for name in heads] for frame in per_frame]
+    return f"<div class='wide small'>{_table(heads.values(), rows)}</div>"
 
 
 def _reading(facts: dict[str, Any]) -> str:
@@ -246,7 +268,8 @@ def _reading(facts: dict[str, Any]) -> str:
         " Monte Carlo; the <b>ratio</b>, mean a / mean b, is below 1 where uncertainty is "
         "understated. The variance is the square of the standard deviation that is published: for "
         "segmentation the mean over the classes of the standard deviation of their probabilities, "
-        "for depth that of the disparity.</p><p>The <b>noise of the reference</b> is what "
+        "for depth that of the disparity at the network's own pixels, scaled to the image (what "
+        "lies between two of them is in truth surer, so this is on the safe side).</p><p>The <b>noise of the reference</b> is what "
         f"{samples} samples cannot tell: two references of {samples // 2} samples each are compared"
         " with each other, and half of their difference is the error that is left in both together."
         " For Spearman's correlation it is what a perfect map would miss of 1 (Spearman and Brown)."
@@ -285,7 +308,7 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
         f"<tr>{''.join(f'<td{k}>{cell}</td>' for cell, k in zip(row, kinds, strict=False))}</tr>"
         for row in rows
     )
-    return f"<table><tr>{top}</tr>{body}</table>"
+    return f"<table>{top and f'<tr>{top}</tr>'}{body}</table>"
 
 
 def _time(seconds: float) -> str:
