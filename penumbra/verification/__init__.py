@@ -66,30 +66,36 @@ def verify(
     bundle = load_bundle(bundle_folder(bundle_name))
     references = References(bundle, samples, seed)
     film = None if video is None else Film(video)  # refused before anything is computed
-    with open_bag(bag_path) as bag, _workplace() as work:
+    with contextlib.ExitStack() as stack:
+        bag = stack.enter_context(open_bag(bag_path))
         images = bag.image_topic(topic).name
         stamps = chosen_frames(bag, images, frames)
-        if not stamps:
-            raise PenumbraError(f"{images} in {bag_path} has no frame")
+        work = stack.enter_context(_workplace())
         _send(bag, bundle, images, stamps, work, runner, progress)
         # Its warnings would be of the node's clock, by which it speaks before the first frame.
-        with open_bag(work / "answers", lambda _: None) as recording:
-            frames_again = partial(answers, bag, recording, images, stamps, bundle)
-            comparison = Comparison(bundle)
-            digest = hashlib.sha256()
-            for answer in progress(frames_again(), len(stamps)):
-                digest.update(answer.image.tobytes())
-                comparison.add(answer, references.of(answer.image))
-            facts = _facts(bundle, comparison, references)
-            facts["bag"] = {"name": bag_path.resolve().name, "topic": images,
-                            "frames": len(stamps), "sha256": digest.hexdigest()}  # fmt: skip
-            facts["speed"] = _speed(comparison, references, next(iter(frames_again())).image)
-            facts["versions"] = _versions(recording)
-            pictures = partial(panels_of, frames_again, references, comparison, bundle)
-            if film is not None:
-                film.write(progress(pictures(range(len(stamps))), len(stamps)), film_rate(stamps))
-            if report is not None:
-                write_report(report, facts, comparison.density, pictures)
+        recording = stack.enter_context(open_bag(work / "answers", lambda _: None))
+        frames_again = partial(answers, bag, recording, images, stamps, bundle)
+        comparison = Comparison(bundle)
+        digest = hashlib.sha256()
+        for answer in progress(frames_again(), len(stamps)):
+            digest.update(answer.image.tobytes())
+            comparison.add(answer, references.of(answer.image))
+        facts = {
+            "bag": {
+                "name": bag_path.resolve().name,
+                "topic": images,
+                "frames": len(stamps),
+                "sha256": digest.hexdigest(),  # of the frames as the network saw them
+            },
+            **_facts(bundle, comparison, references),
+            "speed": _speed(comparison, references, next(frames_again()).image),
+            "versions": _versions(recording),
+        }
+        pictures = partial(panels_of, frames_again, references, comparison, bundle)
+        if film is not None:
+            film.write(progress(pictures(range(len(stamps))), len(stamps)), film_rate(stamps))
+        if report is not None:
+            write_report(report, facts, comparison.density, pictures)
     return facts
 
 

@@ -44,6 +44,8 @@ def outputs_of(bundle: Bundle) -> tuple[str, ...]:
 def chosen_frames(bag: Bag, topic: str, count: int | None) -> list[int]:
     """The stamps of `count` frames spread evenly over the bag (None: of all)."""
     stamps = [header_stamp(recorded.data) for recorded in bag.raw([topic])]
+    if not stamps:
+        raise PenumbraError(f"{topic} in {bag.path} has no frame")
     if len(set(stamps)) < len(stamps):
         raise PenumbraError(
             f"{len(stamps) - len(set(stamps))} frames of {topic} in {bag.path} have the stamp of "
