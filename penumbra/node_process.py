@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,34 +64,46 @@ def send_through_node(
     }
     expected = tuple(f"{NODE}/{name}" for name in answers)
     wanted = {"under": (NODE,)} if record_everything else {"under": (), "topics": expected}
-    with private_domain(), node_process(parameters, log):
-        return replay(
+    with private_domain(), node_process(parameters, log) as ended:
+        summary = replay(
             bag,
             Playing(topics=tuple(names), remap=names),
             Lockstep(expected, images.name, patience=PATIENCE, ready=PATIENCE),
             Recording(recording, **wanted),
+            stop=ended,
             progress=progress,
         )
+        if not summary.finished:
+            raise PenumbraError("not all of the bag was replayed")
+        return summary
 
 
 @contextlib.contextmanager
-def node_process(parameters: dict[str, Any], log: Path) -> Iterator[None]:
-    """The perception node while it is needed; what it says goes to `log`."""
+def node_process(parameters: dict[str, Any], log: Path) -> Iterator[threading.Event]:
+    """The perception node while it is needed; what it says goes to `log`.
+
+    The event is set should it end by itself: nobody has to wait in vain for its answers.
+    """
     words = [
         word
         for name, value in parameters.items()
         for word in ("-p", f"{name}:={str(value).lower() if isinstance(value, bool) else value}")
     ]
     command = [sys.executable, "-m", "penumbra.nodes.perception_node", "--ros-args", *words]
+    ended = threading.Event()
     with log.open("w", encoding="utf-8") as stream:
         node = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
+        threading.Thread(target=lambda: (node.wait(), ended.set()), daemon=True).start()
         try:
-            yield
+            yield ended
         except PenumbraError as error:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             errors = [line for line in lines if "ERROR" in line.upper()]
-            said = f"; the node said: {errors[-1]}" if errors else f"; see {log}"
-            raise PenumbraError(f"{error}{said}") from error
+            said = f"it said: {errors[-1]}" if errors else f"see {log}"
+            state = (
+                "still runs" if node.poll() is None else f"ended with exit code {node.returncode}"
+            )
+            raise PenumbraError(f"{error}; the node {state}: {said}") from error
         finally:
             node.terminate()
             try:

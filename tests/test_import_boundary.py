@@ -21,6 +21,7 @@ OFFLINE = (
     "penumbra.montecarlo",
     "penumbra.propagation",
     "penumbra.training",
+    "penumbra.verification",
 )
 ROS = ("penumbra.nodes", "penumbra.bags.replay")
 
@@ -62,7 +63,7 @@ def test_imports_without(absent, elsewhere):
 
 
 @pytest.mark.parametrize(
-    "absent, needs_it", [("rclpy", "penumbra.nodes.echo_node"), ("torch", "torch")]
+    "absent, needs_it", [("rclpy", "penumbra.nodes.perception_node"), ("torch", "torch")]
 )
 def test_what_is_absent_really_is(absent, needs_it):
     """So that the test above can fail."""
