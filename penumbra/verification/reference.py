@@ -24,7 +24,7 @@ from penumbra.montecarlo import monte_carlo
 from penumbra.propagation import Moments
 from penumbra.training.segmentation import normalised_for
 
-FORMAT = 1  # of the kept files; a change of what is computed needs the next number
+FORMAT = 2  # of the kept files: a change of what is computed needs the next number
 FEWEST = 8  # samples: two halves whose variance means anything
 TIMED = 20  # samples that the time of one is taken from
 
@@ -99,7 +99,8 @@ class References:
         return max(0.0, times[0] - few * each), each
 
     def _key(self, image: np.ndarray) -> str:
-        facts = (FORMAT, self._weights, self.samples, self.seed, self._order, image.shape)
+        drawn = self.samples, self.seed, str(torch.__version__)  # which draws the samples
+        facts = (FORMAT, self._weights, *drawn, self._order, image.shape)
         digest = hashlib.sha256(repr(facts).encode())
         digest.update(np.ascontiguousarray(image).data)
         return digest.hexdigest()

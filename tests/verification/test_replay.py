@@ -30,7 +30,7 @@ def assert_held(facts):
 
 
 # What the class covariance reaches on networks that were never trained. Measured on the three
-# drives below: error 3 to 12 % with 2 to 4 % of noise, Spearman 0.936 to 0.994. A manifest's promise
+# drives below: error 3 to 12 %, noise 2 to 4 %, Spearman 0.936 to 0.994. A manifest's promise
 # is for trained networks of at least 16 channels; these have 8 before their classifier, whose noise
 # is further from a Gaussian, and no class stands out, so that a few hundred samples cannot decide
 # the label of every thirtieth pixel.
