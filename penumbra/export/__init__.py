@@ -86,10 +86,10 @@ TOLERANCES = {
 }
 
 # How near the node must come to Monte Carlo (`penumbra verify`), by architecture, dropout and how
-# much of the covariance is kept. `class`: on CamVid (quarter width) the diagonal rule is 15 to 27 %
-# off, Spearman 0.90 to 0.93; with the classes' covariance it is 3 to 9 %, 0.97 to 0.99. `encdec`
-# without calibration is 80 % off: nothing can be promised, so it is reported only.
-# Depth has its one dropout before the last convolution, and a sigmoid behind it.
+# much of the covariance is kept. `class`, diagonal: chosen after measuring (CamVid, quarter width:
+# 15 to 27 % off, Spearman 0.90 to 0.93, labels 0.991). `class` with covariance and depth: what is
+# asked of them, not yet measured through the node on a trained network. `encdec` without
+# calibration is about 80 % off: nothing can be promised, so it is reported only.
 _MONTE_CARLO = {
     ("segnet", "class", "diagonal"): {
         "label_agreement": 0.98,
