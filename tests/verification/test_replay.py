@@ -30,7 +30,7 @@ def assert_held(facts):
 
 
 # For networks that were never trained, chosen after measuring them on the three drives below
-# (error 3.1, 6.3 and 11.7 % with 2 to 4 % of noise; Spearman 0.994, 0.977 and 0.936): it guards what
+# (error 3.1, 6.3 and 11.7 % noise 2 to 4 %; Spearman 0.994, 0.977 and 0.936): it guards what
 # is there. Seq05VD misses the 0.97 that a manifest promises for the class covariance. Why is not
 # known; perhaps 8 channels before the classifier are too few for a Gaussian. No class stands out,
 # so that a few hundred samples cannot decide the label of every thirtieth pixel.
