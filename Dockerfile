@@ -2,7 +2,7 @@
 # no Docker: read it as a recipe.
 #
 #   docker build -t penumbra .
-#   docker run --rm --net=host --ipc=host penumbra ros2 launch penumbra echo.launch.py
+#   docker run --rm --net=host --ipc=host penumbra ros2 launch penumbra perception.launch.py
 #
 # --net=host and --ipc=host let DDS reach the other nodes of the vehicle, over shared memory where it can.
 FROM ros:jazzy-ros-base
@@ -27,4 +27,4 @@ RUN . /opt/ros/jazzy/setup.sh && scripts/setup run
 RUN printf '#!/bin/bash\nset -e\nsource /penumbra/ros2_ws/install/setup.bash\nexec "$@"\n' > /entrypoint.sh \
     && chmod +x /entrypoint.sh
 ENTRYPOINT ["/entrypoint.sh"]
-CMD ["ros2", "launch", "penumbra", "echo.launch.py"]
+CMD ["ros2", "launch", "penumbra", "perception.launch.py"]

@@ -43,7 +43,6 @@ setup(
         "console_scripts": [
             "penumbra = penumbra.cli.main:main",
             "perception_node = penumbra.nodes.perception_node:main",
-            "echo_node = penumbra.nodes.echo_node:main",
         ]
     },
     options=QUOTED_PYTHON if " " in sys.executable else {},

@@ -84,6 +84,9 @@ class Thresholds:
     frame: float
     false_alarm_rate: float
     frames: int
+    map: str = "uncertainty"  # the output that is judged
+    score_fraction: float = 0.01  # of its pixels that make a frame's score
+    uncertainty_top: float | None = None  # at the upper end of the colours of the uncertainty
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Config:
     """How a bundle is to be run."""
 
     runner: str = AUTO
-    outputs: tuple[str, ...] | None = None  # of the graph; None: all that are not optional
+    outputs: tuple[str, ...] | None = None  # None: all that are not optional, and what is judged
     settings: Settings = field(default_factory=Settings)
 
 
@@ -39,6 +39,7 @@ class Result:
 
     prediction: np.ndarray  # labels, uint8; or depth, float32 in metres
     uncertainty: np.ndarray  # float32: mean standard deviation of the classes; or metres
+    judged: np.ndarray  # float32: what alerts go by; the uncertainty, unless the bundle says other
     confidence: np.ndarray | None  # float32, 0 to 1; None if the bundle's was not asked for
     disparity: np.ndarray | None  # depth only: float32, as a fraction of the image width
     disparity_std: np.ndarray | None
@@ -54,9 +55,13 @@ class Pipeline:
         self.bundle = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
         self.config = config or Config()
         self._main = "disparity" if self.bundle.task == "depth" else "labels"
-        self.runner: Runner = create(
-            self.config.runner, self.bundle, self.config.outputs, self.config.settings
-        )
+        thresholds = self.bundle.thresholds
+        self._judged = "uncertainty" if thresholds is None else thresholds.map
+        outputs = self.config.outputs
+        if outputs is None:
+            always = [output.name for output in self.bundle.outputs if not output.optional]
+            outputs = tuple(dict.fromkeys([*always, self._judged]))
+        self.runner: Runner = create(self.config.runner, self.bundle, outputs, self.config.settings)
         produced = {output.name for output in self.runner.outputs}
         for name in (self._main, "uncertainty"):
             if name not in produced:
@@ -89,6 +94,7 @@ class Pipeline:
             return Result(
                 prediction=main,
                 uncertainty=spread,
+                judged=maps.get(self._judged, spread),
                 confidence=maps.pop("confidence", None),
                 disparity=None,
                 disparity_std=None,
@@ -98,7 +104,9 @@ class Pipeline:
             )
         metres, metres_std, confidence = depth_of(main, spread, self.bundle.depth, camera)
         timings["depth"] = time.perf_counter() - inferred
-        return Result(metres, metres_std, confidence, main, spread, scores, maps, timings)
+        return Result(
+            metres, metres_std, metres_std, confidence, main, spread, scores, maps, timings
+        )
 
     def __enter__(self) -> Pipeline:
         self.activate()

@@ -63,7 +63,7 @@ def test_build_installs_where_ros2_looks(workspace):
         penumbra / "share/ament_index/resource_index/packages/penumbra",
         penumbra / "share/penumbra/package.xml",
         penumbra / "lib/penumbra/penumbra",
-        penumbra / "lib/penumbra/echo_node",
+        penumbra / "lib/penumbra/perception_node",
         messages / "share/penumbra_msgs/msg/OodAlert.msg",
         messages / "lib/libpenumbra_msgs__rosidl_typesupport_fastrtps_c.so",
     ]
@@ -71,7 +71,7 @@ def test_build_installs_where_ros2_looks(workspace):
         files = [path for path in (ROOT / folder).rglob("[!._]*.*") if path.is_file()]
         expected += [penumbra / "share/penumbra" / path.relative_to(ROOT) for path in files]
     assert [str(path) for path in expected if not path.exists()] == []
-    shebang = (penumbra / "lib/penumbra/echo_node").read_text().splitlines()[0]
+    shebang = (penumbra / "lib/penumbra/perception_node").read_text().splitlines()[0]
     assert sys.executable in shebang  # so the node finds what is installed beside colcon
 
 

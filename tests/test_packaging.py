@@ -56,7 +56,7 @@ def test_one_version_everywhere():
 
 def test_console_scripts_lead_somewhere():
     ours = [e for e in entry_points(group="console_scripts") if e.value.startswith("penumbra.")]
-    assert {"penumbra", "echo_node"} <= {script.name for script in ours}
+    assert {"penumbra", "perception_node"} <= {script.name for script in ours}
     assert all(callable(script.load()) for script in ours)
 
 

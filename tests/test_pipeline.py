@@ -54,6 +54,22 @@ def test_what_is_asked_for_comes_along(street):
     assert result.scores == {}
 
 
+def test_alerts_go_by_the_map_that_the_bundle_names(tmp_path, street):
+    thresholds = {"pixel": 1.0, "frame": 1.0, "false_alarm_rate": 0.01, "frames": 50}
+    by_entropy = tiny_bundles.segmentation(
+        tmp_path / "entropy", thresholds={**thresholds, "map": "entropy", "score_fraction": 0.2}
+    )
+    assert by_entropy.thresholds.score_fraction == 0.2
+    image = tiny_bundles.image()
+    with Pipeline(by_entropy, CONFIG) as pipeline:
+        result = pipeline.process(image)
+    np.testing.assert_array_equal(result.judged, result.maps["entropy"])
+    assert not np.array_equal(result.judged, result.uncertainty)
+    with Pipeline(street, CONFIG) as pipeline:
+        result = pipeline.process(image)
+    assert result.judged is result.uncertainty
+
+
 @pytest.mark.parametrize("task", ["street", "ahead"])
 @pytest.mark.parametrize("outputs", [("uncertainty",), ("labels",), ("disparity",)])
 def test_a_result_needs_its_prediction_and_its_uncertainty(request, task, outputs):

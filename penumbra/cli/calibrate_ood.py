@@ -45,10 +45,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of ordinary pixels that may be over theirs (default: 0.01)",
     )
     parser.add_argument(
+        "--map",
+        choices=("uncertainty", "entropy"),
+        default="uncertainty",
+        help="what alerts go by: the standard deviation of the classes, or the entropy of their "
+        "mean, which saw more of the objects without a class (default: uncertainty)",
+    )
+    parser.add_argument(
         "--score-fraction",
         type=float,
         default=0.01,
-        help="of pixels that make the frame's score, as in the node (default: 0.01)",
+        help="of pixels that make the frame's score (default: 0.01)",
     )
     parser.add_argument(
         "--rate-hz", type=float, default=10.0, help="frames per second on the vehicle (default: 10)"
@@ -82,8 +89,11 @@ def run(arguments: argparse.Namespace) -> int:
     check_raise_frames(arguments.raise_frames)
     bundle = load_bundle(arguments.bundle)
     drive, source = _drive(arguments.images, arguments.frames)
-    scores, pixels = _measure(bundle, drive, source, arguments)
+    if arguments.map not in {output.name for output in bundle.outputs}:
+        raise PenumbraError(f"--map {arguments.map}: {bundle.name} has no such output")
+    scores, pixels, uncertainty = _measure(bundle, drive, source, arguments)
     facts = _facts(scores, pixels, source, arguments)
+    facts["uncertainty_top"] = 2 * _quantile(uncertainty, arguments)
     if not arguments.dry_run:
         _write(bundle, facts)
     if arguments.json:
@@ -111,8 +121,8 @@ def _drive(images: Path, frames: int | None) -> tuple[Drive, str]:
 
 def _measure(
     bundle: Bundle, drive: Drive, source: str, arguments: argparse.Namespace
-) -> tuple[np.ndarray, np.ndarray]:
-    """The score of every frame in order, and some pixels of each."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The score of every frame in order, some pixels of each, and the uncertainty of the same."""
     import numpy as np
     from tqdm import tqdm
 
@@ -120,20 +130,30 @@ def _measure(
     from penumbra.pipeline import Config, Pipeline
 
     main = "labels" if bundle.depth is None else "disparity"
-    config = Config(runner=arguments.runner, outputs=(main, "uncertainty"))
+    outputs = tuple(dict.fromkeys((main, "uncertainty", arguments.map)))
+    config = Config(runner=arguments.runner, outputs=outputs)
     random = np.random.default_rng(0)
-    scores, pixels = [], []
+    scores, pixels, spread = [], [], []
     with Pipeline(bundle, config) as pipeline:
         bar = tqdm(drive.frames, total=drive.total, unit="frame", leave=False)
         for number, frame in enumerate(bar):
             image = frame.image if bundle.input.channel_order == "bgr" else frame.image[..., ::-1]
             try:
-                uncertainty = pipeline.process(image).uncertainty
+                result = pipeline.process(image)
             except PenumbraError as error:
                 raise PenumbraError(f"frame {number} of {source}: {error}") from error
-            scores.append(frame_score(uncertainty, arguments.score_fraction))
-            pixels.append(random.choice(uncertainty.ravel(), _PIXELS_PER_FRAME))
-    return np.array(scores), np.array(pixels)
+            judged = result.maps.get(arguments.map, result.uncertainty)
+            scores.append(frame_score(judged, arguments.score_fraction))
+            places = random.integers(0, judged.size, _PIXELS_PER_FRAME)
+            pixels.append(judged.ravel()[places])
+            spread.append(result.uncertainty.ravel()[places])
+    return np.array(scores), np.array(pixels), np.array(spread)
+
+
+def _quantile(pixels: np.ndarray, arguments: argparse.Namespace) -> float:
+    import numpy as np
+
+    return float(np.quantile(pixels, 1 - arguments.pixel_rate))
 
 
 def _facts(
@@ -145,7 +165,7 @@ def _facts(
     from penumbra.thresholds import alert_rate, alerts_in, frame_threshold, likeness, upper_bound
 
     frame = frame_threshold(scores, arguments.false_alarm_rate)
-    pixel = float(np.quantile(pixels, 1 - arguments.pixel_rate))
+    pixel = _quantile(pixels, arguments)
     alike = likeness(scores)
     raise_frames = tuple(arguments.raise_frames)
     settings = OodSettings(frame.value, pixel, score_fraction=1.0, raise_frames=raise_frames)
@@ -157,6 +177,8 @@ def _facts(
         "frame": frame.value,
         "false_alarm_rate": frame.vouched_rate,
         "frames": int(scores.size),
+        "map": arguments.map,
+        "score_fraction": arguments.score_fraction,
         "source": source,
         "asked_rate": frame.asked_rate,
         "extrapolated": frame.extrapolated,
@@ -182,8 +204,11 @@ def _write(bundle: Bundle, facts: dict[str, Any]) -> None:
 
     manifest = {k: v for k, v in bundle.manifest.items() if k not in ("schema", "files")}
     manifest["thresholds"] = {
-        name: facts[name] for name in ("pixel", "frame", "false_alarm_rate", "frames")
+        name: facts[name]
+        for name in ("pixel", "frame", "false_alarm_rate", "frames", "map", "score_fraction")
     }
+    if facts["uncertainty_top"] > 0:
+        manifest["thresholds"]["uncertainty_top"] = facts["uncertainty_top"]
     write_bundle(bundle.path, manifest, {f: bundle.path / f for f in bundle.manifest["files"]})
 
 

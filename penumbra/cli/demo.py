@@ -1,25 +1,84 @@
-"""Send images through a real ROS 2 node in another process and measure the way there and back."""
+"""Send a drive through the real node and show where it should not be trusted.
+
+Without an argument: a rendered street into which something comes that no model has seen. Or your
+own bag, folder of pictures or video. The node runs in a process of its own, over real DDS.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-EXAMPLE = "penumbra demo --frames 50"
+if TYPE_CHECKING:
+    from penumbra.demo import Finding
+
+EXAMPLE = "penumbra demo --out penumbra-demo"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The number of frames, and whether a machine reads the result."""
-    parser.add_argument("--frames", type=int, default=20, help="images to send (default: 20)")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    """What to look at, with which model, and where to put what was seen."""
+    parser.add_argument("source", type=Path, nargs="?", help="BAG, DIR of pictures or VIDEO")
+    parser.add_argument("--bundle", default="segnet-street", help="default: segnet-street")
+    parser.add_argument("--runner", default="auto", help="default: auto")
+    parser.add_argument("--frames", type=int, help="only so many")
+    parser.add_argument("--out", type=Path, default=Path("penumbra-demo"), help="(penumbra-demo)")
+    parser.add_argument("--json", action="store_true", help="print the result for machines")
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run the round trip and print what it measured."""
-    from penumbra.nodes.round_trip import measure
+def run(arguments: argparse.Namespace) -> int:
+    """1 if the rendered object was not reported, or too early."""
+    from tqdm import tqdm
 
-    result = measure(arguments.frames)
+    from penumbra.demo import demonstrate
+
+    finding = demonstrate(
+        arguments.source,
+        arguments.bundle,
+        arguments.out,
+        arguments.runner,
+        arguments.frames,
+        lambda work, total: tqdm(work, total=total, unit="frame", leave=False),
+    )
+    facts = _facts(finding)
     if arguments.json:
-        print(json.dumps(result.as_dict()))
+        print(json.dumps(facts))
     else:
-        print(result)
+        _print(facts, arguments.out)
+    return 0 if finding.disappointment is None else 1
+
+
+def _facts(finding: Finding) -> dict[str, Any]:
+    import numpy as np
+
+    latency = [frame.latency_ms for frame in finding.frames]
+    return {
+        "model": finding.model,
+        "runner": finding.runner,
+        "frames": len(finding.frames),
+        "latency_p50_ms": float(np.nanmedian(latency)),
+        "latency_p99_ms": float(np.nanquantile(latency, 0.99)),
+        "visible_from_s": finding.visible_from,
+        "alerts": [{"at_s": said.time, "reason": said.reason} for said in finding.alerts],
+        "disappointment": finding.disappointment,
+    }
+
+
+def _print(facts: dict[str, Any], out: Path) -> None:
+    rows = [
+        ("model", facts["model"]),
+        ("runner", facts["runner"]),
+        ("frames", f"{facts['frames']}, each answered"),
+        ("latency", f"p50 {facts['latency_p50_ms']:.0f} ms, p99 {facts['latency_p99_ms']:.0f} ms"),
+    ]
+    if facts["visible_from_s"] is not None:
+        rows.append(("object", f"in view from {facts['visible_from_s']:.1f} s on"))
+    rows += [("ALERT", f"{alert['at_s']:.1f} s: {alert['reason']}") for alert in facts["alerts"]]
+    if not facts["alerts"]:
+        rows.append(("alerts", "none"))
+    rows += [("panel", out / "panel.png"), ("recording", out / "answers")]
+    for name, value in rows:
+        print(f"{name:10} {value}")
+    if facts["disappointment"]:
+        print(f"not as it should be: {facts['disappointment']}")

@@ -227,7 +227,7 @@ class CameraStream:
         result = self._keeper.process(image, camera)
         processed = time.monotonic()
         inferred = converted + result.timings["inference"]
-        judgement = judging.honest(self.monitor.judge(result.uncertainty, processed))
+        judgement = judging.honest(self.monitor.judge(result.judged, processed))
         judged = time.monotonic()
         seen = Seen(
             bundle=self._bundle,

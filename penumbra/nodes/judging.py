@@ -17,12 +17,13 @@ UNKNOWN = 1e30
 
 
 def ood_settings(values: Values, bundle: Bundle) -> OodSettings:
-    """The parameters under `ood`; a threshold of 0 is the bundle's."""
+    """The parameters under `ood`; what is 0 there is the bundle's."""
     measured = bundle.thresholds
     return OodSettings(
         frame_threshold=values["ood.frame_threshold"] or (measured.frame if measured else UNKNOWN),
         pixel_threshold=values["ood.pixel_threshold"] or (measured.pixel if measured else UNKNOWN),
-        score_fraction=values["ood.score_fraction"],
+        score_fraction=values["ood.score_fraction"]
+        or (measured.score_fraction if measured else OodSettings.score_fraction),
         raise_frames=(values["ood.raise_frames"], values["ood.raise_window"]),
         clear_frames=(values["ood.clear_frames"], values["ood.clear_window"]),
         min_region_area=values["ood.min_region_area"],
@@ -57,10 +58,27 @@ def honest(judgement: Judgement) -> Judgement:
 
 
 def colour_top(bundle: Bundle, pixel_threshold: float) -> float:
-    """The uncertainty at the upper end of the colours: fixed, so that they compare over time."""
+    """What is judged, at the upper end of the colours: fixed, so that they compare over time."""
+    if unit(bundle) == "nat":
+        return math.log(len(bundle.classes))  # all classes equally probable
     if 0 < pixel_threshold < UNKNOWN:
         return 2 * pixel_threshold
     return 0.5 if bundle.depth is None else bundle.depth.max_depth_m / 10
+
+
+def uncertainty_top(bundle: Bundle, judged_top: float) -> float:
+    """The same of the uncertainty, where another map is judged."""
+    measured = bundle.thresholds
+    if measured is None or measured.map == "uncertainty":
+        return judged_top
+    return measured.uncertainty_top or 0.5
+
+
+def unit(bundle: Bundle) -> str:
+    """Of what is judged."""
+    if bundle.depth is not None:
+        return "m"
+    return "nat" if bundle.thresholds is not None and bundle.thresholds.map == "entropy" else "1"
 
 
 def alert(judgement: Judgement, header: Header, bundle: Bundle, size: tuple[int, int]) -> OodAlert:
@@ -68,7 +86,7 @@ def alert(judgement: Judgement, header: Header, bundle: Bundle, size: tuple[int,
     return OodAlert(
         header=header,
         level=int(judgement.level),
-        unit="1" if bundle.depth is None else "m",
+        unit=unit(bundle),
         model=model_name(bundle),
         frame_score=judgement.score,
         frame_threshold=judgement.frame_threshold,

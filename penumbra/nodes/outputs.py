@@ -22,6 +22,7 @@ from penumbra import visualize
 from penumbra.bundle import Bundle
 from penumbra.conversions import fill_image, scaled_camera_info
 from penumbra.nodes import qos
+from penumbra.nodes.judging import uncertainty_top
 from penumbra.nodes.parameters import Values
 from penumbra.nodes.points import Intrinsics, fill_cloud, point_array
 from penumbra.ood import Region
@@ -41,7 +42,7 @@ class Seen:
     regions: Sequence[Region]
     camera: Camera | None
     info: CameraInfo | None
-    colour_top: float  # the uncertainty at the upper end of the colours
+    colour_top: float  # what is judged, at the upper end of the colours
     values: Values
 
     @cached_property
@@ -108,13 +109,13 @@ def _prediction_colour(seen: Seen) -> Image:
 
 
 def _uncertainty_colour(seen: Seen) -> Image:
-    colours = visualize.colour_uncertainty(seen.result.uncertainty, seen.colour_top)
+    top = uncertainty_top(seen.bundle, seen.colour_top)
+    colours = visualize.colour_uncertainty(seen.result.uncertainty, top)
     return seen.picture(colours, "rgb8")
 
 
 def _overlay(seen: Seen) -> Image:
-    uncertainty = seen.result.uncertainty
-    blended = visualize.overlay(seen.rgb, uncertainty, seen.colour_top, seen.regions)
+    blended = visualize.overlay(seen.rgb, seen.result.judged, seen.colour_top, seen.regions)
     return seen.picture(blended, "rgb8")
 
 

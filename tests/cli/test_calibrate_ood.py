@@ -52,6 +52,21 @@ def scores_of(bundle):
     return np.array([frame_score(u, 0.01) for u in maps]), np.array(maps)
 
 
+def test_the_entropy_can_be_what_alerts_go_by(bundle, images):
+    options = ("--map", "entropy", "--score-fraction", "0.1", "--false-alarm-rate", "0.1")
+    assert calibrate(bundle, images, *options) == 0
+    found = load_bundle(bundle.path)
+    assert (found.thresholds.map, found.thresholds.score_fraction) == ("entropy", 0.1)
+    settings = Config("onnxruntime", settings=Settings(threads=1))
+    with Pipeline(found, settings) as pipeline:
+        results = [pipeline.process(frame) for frame in frames()]
+    scores = [frame_score(result.maps["entropy"], 0.1) for result in results]
+    assert sum(score > found.thresholds.frame for score in scores) == 6
+    spread = np.array([result.uncertainty for result in results])
+    # twice the 99 % quantile, from pixels drawn at random: see the test below
+    assert (2 * spread > found.thresholds.uncertainty_top).mean() == pytest.approx(0.01, abs=1e-3)
+
+
 def test_thresholds_are_quantiles_and_the_model_stays(bundle, images, capsys):
     model = hashlib.sha256(bundle.model_file.read_bytes()).hexdigest()
     assert bundle.thresholds is None

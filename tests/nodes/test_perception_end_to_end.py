@@ -13,7 +13,7 @@ from perception import Peer, running, with_tests_on_the_path
 from sensor_msgs.msg import Image
 
 from penumbra import visualize
-from penumbra.nodes.judging import colour_top, ood_settings
+from penumbra.nodes.judging import colour_top, ood_settings, uncertainty_top
 from penumbra.nodes.parameters import defaults
 from penumbra.ood import Monitor
 from penumbra.pipeline import Config, Pipeline
@@ -75,7 +75,7 @@ def seen_by(pipeline: Pipeline, pixels: np.ndarray):
     result = pipeline.process(pixels)
     bundle = pipeline.bundle
     monitor = Monitor(ood_settings(defaults(bundle.task), bundle))
-    return result, monitor.judge(result.uncertainty, 0.0)
+    return result, monitor.judge(result.judged, 0.0)
 
 
 def expected_pictures(bundle, pixels: np.ndarray, result, judgement) -> dict[str, np.ndarray]:
@@ -86,8 +86,10 @@ def expected_pictures(bundle, pixels: np.ndarray, result, judgement) -> dict[str
         "prediction": result.prediction,
         "uncertainty": result.uncertainty,
         "confidence": to_bytes(result.confidence),
-        "uncertainty/color": visualize.colour_uncertainty(result.uncertainty, top),
-        "overlay": visualize.overlay(rgb, result.uncertainty, top, judgement.regions),
+        "uncertainty/color": visualize.colour_uncertainty(
+            result.uncertainty, uncertainty_top(bundle, top)
+        ),
+        "overlay": visualize.overlay(rgb, result.judged, top, judgement.regions),
     }
     if bundle.depth is None:
         colours = visualize.colour_labels(result.prediction, bundle.classes)
@@ -100,9 +102,17 @@ def expected_pictures(bundle, pixels: np.ndarray, result, judgement) -> dict[str
     }
 
 
-@pytest.mark.parametrize("task", ["segmentation", "depth"])
-def test_every_output_of_every_processed_frame(task, peer, tmp_path):
-    bundle = getattr(tiny_bundles, task)(tmp_path / "tiny", thresholds=THRESHOLDS)
+@pytest.mark.parametrize(
+    ("task", "more"),
+    [
+        ("segmentation", {}),
+        ("segmentation", {"map": "entropy", "score_fraction": 0.05, "uncertainty_top": 0.3}),
+        ("depth", {}),
+    ],
+    ids=["segmentation", "by entropy", "depth"],
+)
+def test_every_output_of_every_processed_frame(task, more, peer, tmp_path):
+    bundle = getattr(tiny_bundles, task)(tmp_path / "tiny", thresholds={**THRESHOLDS, **more})
     pipeline = Pipeline(bundle, Config("onnxruntime", settings=Settings(threads=1)))
     with running(bundle=bundle.path, runner="onnxruntime"), pipeline:
         pixels = tiny_bundles.image()
