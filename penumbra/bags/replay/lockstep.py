@@ -16,6 +16,7 @@ from penumbra.bags.replay.recorder import Recorder
 from penumbra.bags.replay.session import Session, message_class
 from penumbra.errors import PenumbraError
 
+_AFTER_STAMP = 12  # bytes: four of the encoding, and the seconds and nanoseconds of a header
 MEETING = 5.0  # seconds for two nodes of which one knows the other to meet
 Answers = dict[str, bytes]
 OnAnswer = Callable[[Recorded, Answers], None]
@@ -52,6 +53,7 @@ class Conversation:
         self._recorder: Recorder | None = None
         self._regular: set[str] = set()  # recorded topics that have had a frame's stamp, ...
         self._came: set[str] = set()  # ... and those that have the present frame's
+        self._last_said: dict[str, bytes] = {}
         self.answered = 0
         self.resent = 0
 
@@ -89,10 +91,17 @@ class Conversation:
                 self.answered += 1
                 if on_answer is not None:
                     on_answer(recorded, answers)
-            else:
-                # So that the camera's calibration is there before its picture.
+            elif self._is_news(recorded):
+                # So that the camera's calibration is there before its picture. That it has come is
+                # told with Fast DDS's heartbeat, up to three seconds later.
                 patience = Duration(seconds=self._steps.patience)
                 self._player.publishers[recorded.topic].wait_for_all_acked(patience)
+
+    def _is_news(self, recorded: Recorded) -> bool:
+        """Whether it says something else than the last message of its topic, but for its time."""
+        said = recorded.data[_AFTER_STAMP:]
+        before, self._last_said[recorded.topic] = self._last_said.get(recorded.topic), said
+        return said != before
 
     def _answers(self, frame: Recorded) -> Answers:
         stamp = header_stamp(frame.data)
