@@ -60,7 +60,7 @@ class CameraStream:
         self.name = name
         self.monitor = Monitor(judging.ood_settings(live(), bundle))
         self.counts = Counts(time.monotonic())
-        self.lock = Lock()  # guards the counts
+        self.lock = Lock()  # guards the counts, and the start of judging
         self._node, self._bundle, self._outputs, self._keeper = node, bundle, outputs, keeper
         self._live = live
         self._log = node.get_logger().get_child(name) if name else node.get_logger()
@@ -115,14 +115,20 @@ class CameraStream:
         if status.state in (State.FAILED, State.GIVEN_UP):
             late = self.monitor.fail(status.text)
         elif status.state is State.RUNNING:
-            if not self._started:
-                self._started = True
-                late = self.monitor.start(now, "the engine runs; waiting for the first image")
+            late = self._begin(now)
             silent = not now - self.counts.last_arrival < self.monitor.settings.stale_after
             late = self.monitor.check(now, "image" if silent else "result") or late
         self._tell(late)
         if now - self._last_stats >= 1:
             self._publish_stats(now)
+
+    def _begin(self, now: float) -> Judgement | None:
+        """Start judging, once; the timer does, or the first result if that is sooner."""
+        with self.lock:
+            if self._started:
+                return None
+            self._started = True
+            return self.monitor.start(now, "the engine runs; waiting for the first image")
 
     def _topic(self, pattern: str) -> str:
         here = pattern if self.name else pattern.replace("{camera}/", "")
@@ -227,6 +233,7 @@ class CameraStream:
         result = self._keeper.process(image, camera)
         processed = time.monotonic()
         inferred = converted + result.timings["inference"]
+        self._begin(processed)
         judgement = judging.honest(self.monitor.judge(result.judged, processed))
         judged = time.monotonic()
         seen = Seen(
