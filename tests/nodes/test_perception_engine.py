@@ -41,10 +41,12 @@ def test_a_missing_engine_is_built_while_the_node_says_starting(
     peer, bundle, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("STUB_ENGINE", "1")
-    settings = {"runner": "onnxruntime", "engine_cache_dir": tmp_path / "engines"}
-    with running(str(STUB_NODE), bundle=bundle.path, **settings) as node:
+    # However late we and the node find each other, nothing is STALE before the first image.
+    settings = {"engine_cache_dir": tmp_path / "engines", "ood.stale_after": 600.0}
+    with running(str(STUB_NODE), bundle=bundle.path, runner="onnxruntime", **settings) as node:
         peer.alerts()
         peer.collect(FrameStats, "/penumbra/stats")
+        peer.wait(lambda: levels(peer), "a latched alert")
         peer.until_processed(poisoned((0, 0, 0)))
         node.wait_for("building the tensorrt-rtx engine for street; this is done once")
         assert peer.state() == "active"
