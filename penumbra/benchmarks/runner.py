@@ -38,7 +38,6 @@ with Pipeline(sys.argv[1], Config(sys.argv[2], settings=Settings(threads=int(sys
         "import": imported - begin, "load": loaded - imported, "infer": end - loaded,
         "cpu": time.process_time(), "runner": p.runner.description,
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "torch": "torch" in sys.modules,
     }))
 """
 

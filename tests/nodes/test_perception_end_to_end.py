@@ -51,13 +51,6 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def peer(ros_domain):
-    peer = Peer()
-    yield peer
-    peer.close()
-
-
 def array(message: Image) -> np.ndarray:
     """The pixels, read in the plainest way."""
     dtype, channels = {"mono8": ("u1", 1), "32FC1": ("<f4", 1), "rgb8": ("u1", 3)}[message.encoding]

@@ -13,13 +13,6 @@ from penumbra_msgs.msg import FrameStats, OodAlert
 
 
 @pytest.fixture
-def peer(ros_domain):
-    peer = Peer()
-    yield peer
-    peer.close()
-
-
-@pytest.fixture
 def bundle(tmp_path):
     thresholds = {"pixel": 0.9, "frame": 0.9, "false_alarm_rate": 0.001, "frames": 100}
     return tiny_bundles.segmentation(tmp_path / "street", thresholds=thresholds)

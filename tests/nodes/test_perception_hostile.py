@@ -21,13 +21,6 @@ from penumbra_msgs.msg import FrameStats
 COUNT = int(os.environ.get("PENUMBRA_HOSTILE", "300"))
 
 
-@pytest.fixture
-def peer(ros_domain):
-    peer = Peer()
-    yield peer
-    peer.close()
-
-
 @pytest.mark.parametrize("kind", [Image, CompressedImage], ids=lambda kind: kind.__name__)
 def test_hostile_messages_are_counted_and_survived(kind, peer, tmp_path):
     """On a depth bundle, whose results depend on CameraInfo too."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
-import pytest
 import tiny_bundles
-from perception import Peer, running
+from perception import running
 from rcl_interfaces.srv import GetParameters
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2
 
@@ -14,13 +13,6 @@ from penumbra.nodes.camera import fitted
 from penumbra.pipeline import Camera, Config, Pipeline
 from penumbra.runners import Settings
 from penumbra_msgs.msg import FrameStats, OodAlert
-
-
-@pytest.fixture
-def peer(ros_domain):
-    peer = Peer()
-    yield peer
-    peer.close()
 
 
 def floats(message: Image) -> np.ndarray:

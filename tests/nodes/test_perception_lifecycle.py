@@ -9,18 +9,11 @@ from pathlib import Path
 
 import pytest
 import tiny_bundles
-from perception import STUB_NODE, NodeProcess, Peer, running
+from perception import STUB_NODE, NodeProcess, running
 
 from penumbra_msgs.msg import FrameStats
 
 ROUNDS = 50
-
-
-@pytest.fixture
-def peer(ros_domain):
-    peer = Peer()
-    yield peer
-    peer.close()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
 import tiny_bundles
 from perception import STUB_NODE, Peer, running
 from sensor_msgs.msg import Image
@@ -18,13 +17,6 @@ from penumbra_msgs.msg import FrameStats
 FRAMES = int(os.environ.get("PENUMBRA_FRAMES", "800"))
 SETTLED = 500  # frames after which nothing new should be needed
 ALLOWED = 5 * 2**20  # bytes
-
-
-@pytest.fixture
-def peer(ros_domain):
-    peer = Peer()
-    yield peer
-    peer.close()
 
 
 def resident(pid: int) -> int:
