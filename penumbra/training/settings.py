@@ -26,6 +26,9 @@ class Settings:
     steps: int | None = option(None, "end after so many steps; without it, train until stopped")
     decay_steps: int = option(1000, "the last steps of a run, in which the rate falls to zero")
     average: float = option(0.999, "decay of the running average of weights that is judged, kept")
+    precision: str = option(
+        "auto", "fp32, or mixed with fp16 or bf16; auto: fp16 on a GPU, fp32 on a CPU"
+    )
     patience: int | None = option(None, "stop after so many validations without a new best")
     validate_every: int = option(1000, "steps between validations")
     save_every: int = option(200, "steps between saved states")

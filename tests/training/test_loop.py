@@ -317,6 +317,30 @@ def test_an_unknown_optimizer_is_named(tmp_path):
         train(LineTask(), Settings(optimizer="lion"), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("precision", "computed"), [("auto", torch.float32), ("bf16", torch.bfloat16)]
+)
+def test_mixed_precision_computes_in_half_and_keeps_weights_whole(
+    tmp_path, linear_is_known, precision, computed
+):
+    task, seen = LineTask(), set()
+
+    def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
+        out = model(batch[0])
+        seen.add(out.dtype)
+        return nn.functional.mse_loss(out.float(), batch[1])
+
+    task.loss = loss
+    train(task, Settings(precision=precision, steps=2, batch=4), tmp_path)
+    assert seen == {computed}
+    assert load_state(tmp_path)["model"]["linear.weight"].dtype == torch.float32
+
+
+def test_an_unknown_precision_is_named(tmp_path):
+    with pytest.raises(PenumbraError, match="'int4': auto, fp32, fp16, bf16"):
+        train(LineTask(), Settings(precision="int4"), tmp_path)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_epoch_sees_every_item_once_with_any_number_of_workers(tmp_path, workers):
     from penumbra.training.distributed import Workers
