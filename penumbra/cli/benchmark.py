@@ -27,7 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to measure, how often, with how many threads."""
     parser.add_argument("what", choices=list(_MEASURES), help="what to measure")
     parser.add_argument("--repetitions", type=int, default=20, help="rounds (default: 20)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each (default: 1)")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        help="default: one per core, as a user gets; propagation: 1",
+    )
     parser.add_argument("--bundle", type=Path, help="runner, node: what to run")
     parser.add_argument("--runner", default="auto", help="runner, node: which one (default: auto)")
     parser.add_argument(
@@ -39,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a table of ratios; with `--json` write them to a file as well."""
+    if arguments.threads is None:  # ratios of plain arithmetic repeat best on one
+        arguments.threads = 1 if arguments.what == "propagation" else 0
     figures = _MEASURES[arguments.what](arguments)
     if arguments.json:
         from penumbra.benchmarks.timing import machine

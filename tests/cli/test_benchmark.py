@@ -31,7 +31,8 @@ def test_runner_compares_a_bundle_with_its_plain_network_and_with_sampling(tmp_p
     assert ("PyTorch, MC-3", "propagated") in pairs
     # No figure is judged here, only that each pair was measured.
     assert all(0 < value < 1e4 for value in pairs.values())
-    assert result["machine"]["threads"] == 1
+    assert result["machine"]["threads"] == 0  # as the node has it: one per core
+    assert "all threads" in result["first_frame"]["runner"]
 
 
 def test_node_s_overhead_is_what_its_stages_add_up_to(tmp_path, capsys):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -164,6 +167,58 @@ def test_threads_are_as_asked(bundle, name):
     with create(name, bundle, threads=1) as runner:
         assert runner.description.endswith("on CPU, 1 threads")
         runner.infer(tiny_bundles.image())
+
+
+def test_openvino_compiles_for_the_sizes_that_come_and_one_for_all_others(tmp_path):
+    pytest.importorskip("openvino")
+    bundle = tiny_bundles.segmentation(tmp_path / "b", None, None)
+    sizes = [(36, 48), (20, 30), (36, 48), (21, 30), (40, 64), (20, 30)]
+    with create("openvino", bundle) as runner:
+        (lane,) = runner.lanes
+        seen = []
+        for size in sizes:
+            image = tiny_bundles.image(*size)
+            found, truth = runner.infer(image), reference(bundle, image)
+            np.testing.assert_array_equal(found["labels"], truth["labels"])
+            np.testing.assert_allclose(found["uncertainty"], truth["uncertainty"], rtol=2e-6)
+            seen.append(lane.compiled_for)
+    first, second, rest = (36, 48), (20, 30), None
+    assert seen[:3] == [[first], [first, second], [first, second]]
+    assert seen[3:] == [[first, second, rest]] * 3
+
+
+def test_openvino_is_ready_at_once_where_the_size_is_known(tmp_path):
+    pytest.importorskip("openvino")
+    fixed = tiny_bundles.segmentation(tmp_path / "fixed")
+    any_size = tiny_bundles.segmentation(tmp_path / "any", None, None)
+    with create("openvino", fixed) as runner:
+        assert runner.lanes[0].compiled_for == [None]
+    with create("openvino", any_size, image_size=(20, 30)) as runner:
+        assert runner.lanes[0].compiled_for == [(20, 30)]
+        runner.infer(tiny_bundles.image(20, 30))
+        assert runner.lanes[0].compiled_for == [(20, 30)]
+
+
+def test_openvino_reports_to_nobody(bundle):
+    """Its tools send an event over the network when they are imported."""
+    pytest.importorskip("openvino")
+    code = """
+import sys
+import tiny_bundles
+from penumbra.bundle import load_bundle
+from penumbra.runners import create
+with create("openvino", load_bundle(sys.argv[1])) as runner:
+    runner.infer(tiny_bundles.image())
+print(sorted(n for n in sys.modules if "telemetry" in n or n.startswith("openvino.tools.")))
+"""
+    folder = str(Path(tiny_bundles.__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(bundle.path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": folder},
+    )
+    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
 
 
 def test_auto_says_which_and_why_not_the_others(bundle, monkeypatch, caplog):
