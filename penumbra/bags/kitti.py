@@ -22,6 +22,7 @@ CAMERAS = {name: int(name[-1]) for name in
             "image_01", "image_1")}  # fmt: skip
 """Folders and the numbers of their cameras, the left colour camera first."""
 _SUFFIXES = (".png", ".jpg", ".jpeg")
+_DEPTH = "proj_depth"
 
 
 def kitti_drive(
@@ -44,7 +45,7 @@ def kitti_drive(
     clock = drive / camera / "timestamps.txt" if is_raw else drive / "times.txt"
     stamps = dict(zip(files, _stamps(clock, files), strict=True))
     calibration = drive.parent / "calib_cam_to_cam.txt" if is_raw else drive / "calib.txt"
-    measured = drive / "proj_depth" / "groundtruth" / camera
+    measured = drive / _DEPTH / "groundtruth" / camera
     files = (stretch or Stretch()).of(files)
     values = _values(calibration)
 
@@ -62,7 +63,8 @@ def kitti_drive(
 def _chosen(folder: Path, sequence: str | None) -> Path:
     if not folder.is_dir():
         raise PenumbraError(f"no folder {folder}")
-    drives = drives_in(folder)
+    # KITTI's measured depth lies inside the drive, in a folder that is called as its camera's.
+    drives = [d for d in drives_in(folder) if _DEPTH not in d.relative_to(folder).parts]
     # A drive itself may be given.
     drives = drives or [p for p in [folder] if any((p / name).is_dir() for name in CAMERAS)]
     if not drives:

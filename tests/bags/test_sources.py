@@ -134,6 +134,13 @@ def test_kitti_raw(raw_kitti):
     assert np.isnan(frames[1].depth).sum() == HEIGHT * WIDTH - 1
 
 
+@pytest.mark.parametrize("inner", [".", "2011_09_26", "2011_09_26/2011_09_26_drive_0001_sync"])
+def test_kitti_measured_depth_is_no_second_drive(raw_kitti, inner):
+    drive = kitti_drive(raw_kitti / inner)
+    assert drive.notes["source"] == "KITTI 2011_09_26_drive_0001_sync image_02"
+    assert [frame.depth is not None for frame in frames_of(drive)] == [False, True, False]
+
+
 def test_kitti_pictures_of_other_sizes_get_the_camera_that_fits(raw_kitti):
     folder = raw_kitti / "2011_09_26/2011_09_26_drive_0001_sync/image_02/data"
     write_png(folder / "0000000000.png", np.zeros((64, 96, 3), np.uint8))  # as the camera saw it
