@@ -18,7 +18,6 @@ import numpy as np
 
 from penumbra.bundle import Bundle, load_bundle
 from penumbra.depth import Camera, depth_of
-from penumbra.errors import PenumbraError
 from penumbra.runners import AUTO, Runner, Settings, create
 
 __all__ = ["Camera", "Config", "Pipeline", "Result", "depth_of"]
@@ -29,7 +28,9 @@ class Config:
     """How a bundle is to be run."""
 
     runner: str = AUTO
-    outputs: tuple[str, ...] | None = None  # None: all that are not optional, and what is judged
+    # Besides what no result can do without: prediction, uncertainty, and what the bundle's alerts
+    # go by. None: all that are not optional.
+    outputs: tuple[str, ...] | None = None
     settings: Settings = field(default_factory=Settings)
 
 
@@ -43,7 +44,9 @@ class Result:
     confidence: np.ndarray | None  # float32, 0 to 1; None if the bundle's was not asked for
     disparity: np.ndarray | None  # depth only: float32, as a fraction of the image width
     disparity_std: np.ndarray | None
-    scores: Mapping[str, float]  # one number per frame, by the name of the graph's output
+    # One number per frame, by the name of the graph's output. Its `frame_score` is the mean over
+    # the whole frame; what alerts go by is another: penumbra.ood.frame_score of what is judged.
+    scores: Mapping[str, float]
     maps: Mapping[str, np.ndarray]  # further outputs that were asked for, such as `entropy`
     timings: Mapping[str, float]  # seconds per stage
 
@@ -57,18 +60,11 @@ class Pipeline:
         self._main = "disparity" if self.bundle.task == "depth" else "labels"
         thresholds = self.bundle.thresholds
         self._judged = "uncertainty" if thresholds is None else thresholds.map
-        outputs = self.config.outputs
-        if outputs is None:
-            always = [output.name for output in self.bundle.outputs if not output.optional]
-            outputs = tuple(dict.fromkeys([*always, self._judged]))
+        asked = self.config.outputs
+        if asked is None:
+            asked = tuple(output.name for output in self.bundle.outputs if not output.optional)
+        outputs = tuple(dict.fromkeys([*asked, self._main, "uncertainty", self._judged]))
         self.runner: Runner = create(self.config.runner, self.bundle, outputs, self.config.settings)
-        produced = {output.name for output in self.runner.outputs}
-        for name in (self._main, "uncertainty"):
-            if name not in produced:
-                raise PenumbraError(
-                    f"the outputs asked of {self.bundle.name} leave out {name!r}, without which "
-                    "there is no result: add it"
-                )
 
     def activate(self) -> None:
         """Load the model; this can take as long as building an engine does."""
@@ -94,7 +90,7 @@ class Pipeline:
             return Result(
                 prediction=main,
                 uncertainty=spread,
-                judged=maps.get(self._judged, spread),
+                judged=spread if self._judged == "uncertainty" else maps[self._judged],
                 confidence=maps.pop("confidence", None),
                 disparity=None,
                 disparity_std=None,

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,6 +41,8 @@ def test_segmentation(street):
     np.testing.assert_array_equal(result.confidence, outputs["confidence"])
     assert (result.disparity, result.disparity_std) == (None, None)
     assert result.scores == {"frame_score": float(outputs["frame_score"])}
+    # Float32 sums of 1,728 pixels in two orders.
+    assert result.scores["frame_score"] == pytest.approx(result.uncertainty.mean(), rel=1e-5)
     assert result.maps == {}
     assert result.timings.keys() == {"inference"}
     assert result.timings["inference"] > 0
@@ -70,12 +73,33 @@ def test_alerts_go_by_the_map_that_the_bundle_names(tmp_path, street):
     assert result.judged is result.uncertainty
 
 
-@pytest.mark.parametrize("task", ["street", "ahead"])
-@pytest.mark.parametrize("outputs", [("uncertainty",), ("labels",), ("disparity",)])
-def test_a_result_needs_its_prediction_and_its_uncertainty(request, task, outputs):
-    bundle = request.getfixturevalue(task)
-    with pytest.raises(PenumbraError, match="leave out|has no output"):
-        Pipeline(bundle, Config("onnxruntime", outputs))
+def test_what_a_result_needs_comes_along_though_others_were_asked_for(tmp_path, street, ahead):
+    thresholds = {"pixel": 1.0, "frame": 1.0, "false_alarm_rate": 0.01, "frames": 50}
+    by_entropy = tiny_bundles.segmentation(
+        tmp_path / "entropy", thresholds={**thresholds, "map": "entropy"}
+    )
+    image = tiny_bundles.image()
+    for bundle in (street, by_entropy, ahead):
+        with Pipeline(bundle, CONFIG) as pipeline:
+            whole = pipeline.process(image)
+        with Pipeline(bundle, replace(CONFIG, outputs=())) as pipeline:
+            least = pipeline.process(image)
+        for name in ("prediction", "uncertainty", "judged"):
+            np.testing.assert_array_equal(getattr(least, name), getattr(whole, name))
+        assert least.scores == {}
+
+
+def test_an_output_that_the_bundle_does_not_have_is_refused(street, ahead):
+    for bundle, name in ((street, "disparity"), (ahead, "labels"), (ahead, "entropy")):
+        with pytest.raises(PenumbraError, match="has no output"):
+            Pipeline(bundle, Config("onnxruntime", (name,)))
+
+
+def test_depth_is_not_judged_by_a_map_that_its_bundle_does_not_have(tmp_path):
+    thresholds = {"pixel": 1.0, "frame": 1.0, "false_alarm_rate": 0.01, "frames": 50}
+    bundle = tiny_bundles.depth(tmp_path / "odd", thresholds={**thresholds, "map": "entropy"})
+    with pytest.raises(PenumbraError, match="has no output"):
+        Pipeline(bundle, CONFIG)
 
 
 def test_depth(ahead):
