@@ -20,7 +20,7 @@ import numpy as np
 
 from penumbra.depth import Camera
 from penumbra.errors import PenumbraError
-from penumbra.image_files import MAX_PIXELS, ImageFileError, decode_image
+from penumbra.image_files import MAX_PIXELS, ImageFileError, decode_image, image_size
 
 ChannelOrder = Literal["bgr", "rgb"]
 REASONS = ("encoding", "size", "step", "data", "decode", "camera_info")
@@ -99,18 +99,33 @@ _DECODED = {(1, 1): "mono8", (1, 2): "mono16", (3, 1): "bgr8", (4, 1): "bgra8"}
 _DECODED_16 = {3: _Encoding(3, None, cv2.COLOR_BGR2RGB), 4: ENCODINGS["bgra8"]}
 
 
+def check_image(message: ImageMessage) -> None:
+    """Refuse a sensor_msgs/Image that `image_of` cannot read, without a look at its pixels.
+
+    For whoever may not wait: it takes some microseconds, whatever the size.
+    """
+    _rows(message, _encoding(message))
+
+
+def check_compressed_image(message: CompressedImageMessage) -> None:
+    """Refuse a sensor_msgs/CompressedImage that is not a whole JPEG or PNG of a sane size.
+
+    Without decoding it, so that `compressed_image_of` may still find damage inside the picture.
+    A JPEG takes some microseconds; a PNG, whose checksums are computed, about a millisecond per
+    megabyte.
+    """
+    try:
+        _check_size(*image_size(_file(message)))
+    except ImageFileError as error:
+        raise _unreadable(error) from error
+
+
 def image_of(message: ImageMessage, channel_order: ChannelOrder) -> np.ndarray:
     """The picture in a sensor_msgs/Image: `uint8`, height x width x 3, in one piece.
 
     Where the bytes already are that picture, they are not copied: it then shares the message's.
     """
-    encoding = ENCODINGS.get(message.encoding)
-    if encoding is None:
-        raise ConversionError(
-            "encoding",
-            f"images of encoding {_short(message.encoding)} cannot be read: publish one of "
-            f"{', '.join(ENCODINGS)}",
-        )
+    encoding = _encoding(message)
     pixels = _pixels(message, encoding)
     code = encoding.code(channel_order)
     if code is None:
@@ -127,19 +142,13 @@ def compressed_image_of(message: CompressedImageMessage, channel_order: ChannelO
     their own colours; it is only believed where they cannot: a Bayer pattern stored as grey, and
     red and blue swapped on purpose ("compressed rgb8").
     """
-    compression, stored = _format(message.format)
-    if "compresseddepth" in compression:
-        raise ConversionError(
-            "encoding", "the compressed image holds depth, not a picture: subscribe to a camera"
-        )
     try:
         # As the file has it: 16 bits stay 16, and no turning by EXIF, of which CameraInfo
         # knows nothing.
-        decoded = decode_image(bytes(_buffer(message.data)), cv2.IMREAD_UNCHANGED)
+        decoded = decode_image(_file(message), cv2.IMREAD_UNCHANGED)
     except ImageFileError as error:
-        raise ConversionError(
-            error.reason, f"the compressed image is {error}: check what publishes it"
-        ) from error
+        raise _unreadable(error) from error
+    _, stored = _format(message.format)
     channels = 1 if decoded.ndim == 2 else decoded.shape[2]
     name = _DECODED.get((channels, decoded.itemsize))
     encoding = _DECODED_16.get(channels) if name is None else ENCODINGS[name]
@@ -234,20 +243,36 @@ def scaled_camera_info(info: Info, width: int, height: int) -> Info:
     )
     scaled = copy.deepcopy(info)
     scaled.width, scaled.height = width, height
-    scaled.k = (scale @ np.reshape(info.k, (3, 3))).ravel()
-    scaled.p = (scale @ np.reshape(info.p, (3, 4))).ravel()
+    with np.errstate(invalid="ignore", over="ignore"):  # what is no number remains none
+        scaled.k = (scale @ np.reshape(info.k, (3, 3))).ravel()
+        scaled.p = (scale @ np.reshape(info.p, (3, 4))).ravel()
     scaled.binning_x = scaled.binning_y = 0
     scaled.roi = type(info.roi)()
     return scaled
 
 
-def _pixels(message: ImageMessage, encoding: _Encoding) -> np.ndarray:
-    """A view of the message's bytes as height x width (x channels), if they add up."""
-    height, width, step = message.height, message.width, message.step
+def _encoding(message: ImageMessage) -> _Encoding:
+    encoding = ENCODINGS.get(message.encoding)
+    if encoding is None:
+        raise ConversionError(
+            "encoding",
+            f"images of encoding {_short(message.encoding)} cannot be read: publish one of "
+            f"{', '.join(ENCODINGS)}",
+        )
+    return encoding
+
+
+def _check_size(width: int, height: int) -> None:
     if height < 1 or width < 1 or height * width > MAX_PIXELS:
         raise ConversionError(
             "size", f"an image of {width}x{height} pixels cannot be read: check its source"
         )
+
+
+def _rows(message: ImageMessage, encoding: _Encoding) -> np.ndarray:
+    """A view of the message's bytes, height x bytes of a row, if they add up."""
+    height, width, step = message.height, message.width, message.step
+    _check_size(width, height)
     if encoding.even_width and width % 2:
         raise ConversionError(
             "size", f"an image of encoding {message.encoding} has an even width, not {width}"
@@ -265,12 +290,34 @@ def _pixels(message: ImageMessage, encoding: _Encoding) -> np.ndarray:
             "data",
             f"an image of {height} rows of {step} bytes has only {data.size} bytes of data",
         )
-    rows = data[: step * height].reshape(height, step)[:, :row]
+    return data[: step * height].reshape(height, step)[:, :row]
+
+
+def _pixels(message: ImageMessage, encoding: _Encoding) -> np.ndarray:
+    """The message's bytes as height x width (x channels), not copied if they are of one byte."""
+    rows = _rows(message, encoding)
     if encoding.dtype is not np.uint8:
         order = ">" if message.is_bigendian else "<"
         rows = np.ascontiguousarray(rows).view(np.dtype(encoding.dtype).newbyteorder(order))
         rows = rows.astype(encoding.dtype, copy=False)
-    return rows if encoding.channels == 1 else rows.reshape(height, width, encoding.channels)
+    if encoding.channels == 1:
+        return rows
+    return rows.reshape(message.height, message.width, encoding.channels)
+
+
+def _file(message: CompressedImageMessage) -> bytes:
+    compression, _ = _format(message.format)
+    if "compresseddepth" in compression:
+        raise ConversionError(
+            "encoding", "the compressed image holds depth, not a picture: subscribe to a camera"
+        )
+    return bytes(_buffer(message.data))
+
+
+def _unreadable(error: ImageFileError) -> ConversionError:
+    return ConversionError(
+        error.reason, f"the compressed image is {error}: check what publishes it"
+    )
 
 
 def _buffer(data: Any) -> np.ndarray:

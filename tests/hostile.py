@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import struct
 from collections.abc import Iterator
 
 import cv2
@@ -14,6 +16,16 @@ from penumbra.conversions import ENCODINGS
 
 NAMES = [*ENCODINGS, "", "BGR8", "32FC1", "16UC1", "8UC3", "rgb16", "jpeg", "x" * 1000, "nv12"]
 SIZES = [0, 1, 2, 3, 35, 36, 47, 48, 49, 1000, 65535, 2**31 - 1, 2**32 - 1]
+FORMATS = [
+    "jpeg",
+    "png",
+    "bgr8; jpeg compressed bgr8",
+    "32FC1; compressedDepth png",
+    "compressedDepth",
+    "",
+    "?",
+]
+NAN = struct.pack("<f", math.nan)
 FRAMES = ["", "camera", "/absolute", "no such frame", "\N{SNOWMAN}", "x" * 300]
 
 
@@ -32,13 +44,16 @@ def images(seed: int, count: int) -> Iterator[Image]:
         if not fits:
             step = choose.choice([step, 0, 1, choose.randint(0, 300), 2**32 - 1])
             length = choose.choice([0, 1, length, max(0, length - 1), choose.randint(0, 10_000)])
+        data = choose.randbytes(length)
+        if encoding == "32FC1" and choose.random() < 0.5:
+            data = NAN * (length // len(NAN))  # a depth image of which nothing is known
         message = Image(
             height=height,
             width=width,
             step=step,
             encoding=encoding,
             is_bigendian=choose.choice([0, 1, 7, 255]),
-            data=choose.randbytes(length),
+            data=data,
         )
         yield _with_header(message, choose)
 
@@ -57,10 +72,7 @@ def compressed(seed: int, count: int) -> Iterator[CompressedImage]:
             for _ in range(5):
                 if data:
                     data[choose.randrange(len(data))] = choose.randrange(256)
-        kind = choose.choice(
-            ["jpeg", "png", "bgr8; jpeg compressed bgr8", "", "compressedDepth", "?"]
-        )
-        yield _with_header(CompressedImage(format=kind, data=bytes(data)), choose)
+        yield _with_header(CompressedImage(format=choose.choice(FORMATS), data=bytes(data)), choose)
 
 
 def camera_infos(seed: int, count: int) -> Iterator[CameraInfo]:
@@ -78,6 +90,8 @@ def camera_infos(seed: int, count: int) -> Iterator[CameraInfo]:
 
 def _with_header(message, choose: random.Random):
     """A stamp that is not there, from the past or from the future, and any frame."""
-    message.header.stamp = Time(sec=choose.choice([0, 1, -1, 2**31 - 1]), nanosec=0)
+    message.header.stamp = Time(
+        sec=choose.choice([0, 1, -1, 2**31 - 1]), nanosec=choose.choice([0, 1, 2**32 - 1])
+    )
     message.header.frame_id = choose.choice(FRAMES)
     return message

@@ -1,13 +1,15 @@
 """The perception node with an engine whose behaviour a test commands, in place of ONNX Runtime.
 
 It answers at once, fails on pictures that begin with a pixel of FAIL, and with STUB_ENGINE=1 needs
-a TensorRT engine first, which NVIDIA's compiler really builds.
+a TensorRT engine first, which NVIDIA's compiler really builds. With STUB_GATE it does not start
+before somebody has opened that FIFO for writing.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -32,6 +34,8 @@ class StubRunner(Runner):
     def _open(self):
         if self.missing_engine() is not None:
             raise RunnerError("there is no engine, and this process builds none")
+        if "STUB_GATE" in os.environ:
+            Path(os.environ["STUB_GATE"]).read_bytes()
         return [StubLane()]
 
 

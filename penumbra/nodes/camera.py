@@ -45,6 +45,8 @@ class Arrived:
 class CameraStream:
     """From `open` to `close`. Callbacks only leave the image in a mailbox; a thread does the rest.
 
+    An image that cannot be read never gets into the mailbox: it would push out a good one.
+
     `live` gives the values of the parameters as they are now.
     """
 
@@ -136,6 +138,14 @@ class CameraStream:
 
     def _receive(self, message: Image | CompressedImage) -> None:
         now, values = time.monotonic(), self._live()
+        try:
+            _check(message)
+        except ConversionError as error:
+            with self.lock:
+                self.counts.arrived(now)
+                self.counts.lost("invalid", error, error.reason)
+            self._complain(error)
+            return
         arrived = Arrived(message, now, self._age(message))
         with self.lock:
             self.counts.arrived(now)
@@ -272,10 +282,10 @@ class CameraStream:
 
     def _drop(self, why: str, error: Exception, reason: str | None = None) -> None:
         with self.lock:
-            self.counts.dropped[why] += 1
-            if reason is not None:
-                self.counts.invalid[reason] += 1
-                self.counts.last_complaint = str(error)
+            self.counts.lost(why, error, reason)
+        self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
         self._log.error(f"lost an image: {error}", throttle_duration_sec=OFTEN)
 
     def _tell(self, judgement: Judgement | None) -> None:
@@ -319,6 +329,14 @@ class CameraStream:
             if self._open:
                 self._last_stats = now
                 self._outputs.stats.publish(message)
+
+
+def _check(message: Image | CompressedImage) -> None:
+    """That it can be read, as far as that can be told at once; else ConversionError."""
+    if isinstance(message, CompressedImage):
+        conversions.check_compressed_image(message)
+    else:
+        conversions.check_image(message)
 
 
 def fitted(image: np.ndarray, size: tuple[int | None, int | None]) -> np.ndarray:

@@ -65,6 +65,13 @@ class Counts:
         self.last_arrival = now
         self.input_rate.note(now)
 
+    def lost(self, why: str, error: Exception, reason: str | None = None) -> None:
+        """`why` as in `dropped`; `reason` if the image itself is at fault, as in `invalid`."""
+        self.dropped[why] += 1
+        if reason is not None:
+            self.invalid[reason] += 1
+            self.last_complaint = str(error)
+
     def done(self, now: float, timings: Timings) -> None:
         self.processed += 1
         self.timings = timings
