@@ -1,0 +1,126 @@
+"""Run experiments, keep their figures, draw and describe them, and bind all into one report."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from penumbra.benchmarks.timing import machine
+from penumbra.errors import PenumbraError
+from penumbra.experiments.reporting.drawing import png
+from penumbra.files import write_atomically
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an experiment is given: the data sets, a folder of its own, the seed of its draws."""
+
+    data: Path | None
+    folder: Path
+    seed: int = 0
+
+    def bar(self, work: Iterable[Any], what: str) -> Iterable[Any]:
+        """`work` under a progress bar."""
+        return tqdm(work, desc=what, leave=False, mininterval=1.0, disable=None)
+
+
+def load(name: str) -> ModuleType:
+    """The experiment of that name."""
+    return importlib.import_module(f"penumbra.experiments.{name.replace('-', '_')}")
+
+
+def reproduce(
+    names: Sequence[str], data: Path | None, out: Path, *, seed: int = 0, again: bool = False
+) -> list[dict[str, Any]]:
+    """Measure what is not there yet, and draw and describe each; their records, in order."""
+    missing = [name for name in names if not _is_served(load(name).NEEDS, data)]
+    if missing:
+        needed = ", ".join(f"{name} needs {load(name).NEEDS}/" for name in missing)
+        raise PenumbraError(f"--data {data or 'is missing'}: {needed}")
+    return [_one(name, Setting(data, out / name, seed), again) for name in names]
+
+
+def _is_served(needed: str | None, data: Path | None) -> bool:
+    return needed is None or (data is not None and (data / needed).is_dir())
+
+
+def _one(name: str, setting: Setting, again: bool) -> dict[str, Any]:
+    experiment = load(name)
+    path = setting.folder / "result.json"
+    record = None if again else _kept(path, setting.seed)
+    if record is None:
+        start = time.perf_counter()
+        figures = experiment.measure(setting)
+        record = {
+            "experiment": name, "seed": setting.seed, "seconds": time.perf_counter() - start,
+            "threads": torch.get_num_threads(), "machine": machine(), "figures": figures,
+        }  # fmt: skip
+        write_atomically(path, json.dumps(record, indent=1) + "\n")
+    write_atomically(setting.folder / "figure.png", png(experiment.draw(record["figures"])))
+    write_atomically(setting.folder / "table.md", experiment.table(record["figures"]) + "\n")
+    return record
+
+
+def _kept(path: Path, seed: int) -> dict[str, Any] | None:
+    """What an earlier run with this seed has written."""
+    try:
+        record = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise PenumbraError(f"cannot read {path}: {error}; --again measures anew") from error
+    return record if record.get("seed") == seed else None
+
+
+def title(name: str) -> str:
+    """The first line of the experiment's docstring."""
+    return (load(name).__doc__ or name).partition("\n")[0].rstrip(".")
+
+
+def write_report(out: Path, records: Sequence[dict[str, Any]]) -> Path:
+    """REPORT.md: how it was made, then every experiment's figure and table."""
+    where, seed = records[0]["machine"], records[0]["seed"]
+    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
+    lines = [
+        "# The paper's experiments, reproduced",
+        "",
+        "Postels et al., *Sampling-free Epistemic Uncertainty Estimation Using Approximated "
+        "Variance Propagation* (ICCV 2019), beside Penumbra.",
+        "",
+        "```bash",
+        f"penumbra reproduce all --data DIR --out DIR --seed {seed}",
+        "```",
+        "",
+        f"Made on {where['processor']}, {where['cores']} cores, {records[0]['threads']} thread(s), "
+        f"Python {where['python']}, {versions}; seed {seed} for all draws. Each folder has "
+        "`result.json` with every figure behind its table.",
+    ]
+    for record in records:
+        name = record["experiment"]
+        table = (out / name / "table.md").read_text().strip()
+        lines += [
+            "",
+            f"## {title(name)}",
+            "",
+            f"![{title(name)}]({name}/figure.png)",
+            "",
+            table,
+            "",
+        ]
+        lines.append(f"*Measured in {_minutes(record['seconds'])}.*")
+    path = out / "REPORT.md"
+    write_atomically(path, "\n".join(lines) + "\n")
+    return path
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"

@@ -1,0 +1,33 @@
+"""How all figures look: one style, colours that the colour-blind can tell apart."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+# Okabe and Ito (2008).
+BLUE, ORANGE, GREEN, RED, PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
+GREY, BLACK = "#888888", "#000000"
+
+_STYLE = {
+    "font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False,
+    "legend.frameon": False, "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.6,
+}  # fmt: skip
+
+
+def plate(rows: int, columns: int, size: tuple[float, float], **kwargs: Any) -> tuple[Figure, Any]:
+    """A figure of rows x columns axes, `size` inches each."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+        return figure, figure.subplots(rows, columns, squeeze=False, **kwargs)
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a file, the same bytes for the same figure."""
+    content = io.BytesIO()
+    with matplotlib.rc_context(_STYLE):
+        figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
+    return content.getvalue()
