@@ -20,6 +20,7 @@ from penumbra.conversions import (
     REASONS,
     ConversionError,
     camera_of,
+    check_image,
     fill_image,
     image_of,
     scaled_camera_info,
@@ -199,6 +200,18 @@ def test_refused_with_a_reason(changes, reason, words):
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
+    with pytest.raises(ConversionError) as at_once:
+        check_image(bad)
+    assert (at_once.value.reason, str(at_once.value)) == (reason, str(caught.value))
+
+
+def checked(image):
+    """The reason of `check_image`; None if it has none."""
+    try:
+        check_image(image)
+    except ConversionError as error:
+        return error.reason
+    return None
 
 
 def test_20_000_hostile_images():
@@ -222,8 +235,10 @@ def test_20_000_hostile_images():
         try:
             found = image_of(fields, "bgr")
         except ConversionError as error:
+            assert checked(fields) == error.reason
             outcomes[error.reason] += 1
         else:
+            assert checked(fields) is None
             assert found.shape == (height, width, 3)
             assert found.dtype == np.uint8
             outcomes["picture"] += 1
@@ -253,7 +268,9 @@ def test_any_image_at_all(fields):
         found = image_of(SimpleNamespace(**fields), "rgb")
     except ConversionError as error:
         assert error.reason in REASONS
+        assert checked(SimpleNamespace(**fields)) == error.reason
     else:
+        assert checked(SimpleNamespace(**fields)) is None
         assert found.shape == (fields["height"], fields["width"], 3)
 
 

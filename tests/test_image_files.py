@@ -14,7 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sensor_msgs.msg import CompressedImage, Image
 
-from penumbra.conversions import REASONS, ConversionError, compressed_image_of, image_of
+from penumbra.conversions import (
+    REASONS,
+    ConversionError,
+    check_compressed_image,
+    compressed_image_of,
+    image_of,
+)
 from penumbra.image_files import MAX_PIXELS, ImageFileError, decode_image, image_size
 
 RANDOM = np.random.default_rng(0)
@@ -39,6 +45,15 @@ def smooth(height=60, width=80):
 
 
 JPEG, PNG = encoded(smooth(20, 30), "jpg"), encoded(picture(8, 9), "png")
+
+
+def checked(message):
+    """The reason of `check_compressed_image`; None if it has none."""
+    try:
+        check_compressed_image(message)
+    except ConversionError as error:
+        return error.reason
+    return None
 
 
 @pytest.mark.parametrize("order", ["bgr", "rgb"])
@@ -94,6 +109,7 @@ def test_what_the_format_says_of_the_colours():
     with pytest.raises(ConversionError, match="holds depth") as caught:
         compressed_image_of(compressed(data, "16UC1; compressedDepth png"), "bgr")
     assert caught.value.reason == "encoding"
+    assert checked(compressed(data, "16UC1; compressedDepth png")) == "encoding"
 
 
 def test_no_turning_by_exif():
@@ -115,7 +131,9 @@ def test_every_truncation_is_refused(kind):
         with pytest.raises(ConversionError) as caught:
             compressed_image_of(compressed(data[:length], kind), "bgr")
         assert caught.value.reason == "decode"
+        assert checked(compressed(data[:length], kind)) == "decode"
     compressed_image_of(compressed(data, kind), "bgr")
+    assert checked(compressed(data, kind)) is None
 
 
 def test_a_cut_off_jpeg_with_a_whole_thumbnail_is_refused():
@@ -168,6 +186,7 @@ def test_headers_are_not_believed(bomb, size, monkeypatch):
         compressed_image_of(compressed(bomb(*size), "png"), "bgr")
     assert caught.value.reason == "size"
     assert f"{size[0]}x{size[1]}" in str(caught.value)
+    assert checked(compressed(bomb(*size), "png")) == "size"
 
 
 def test_8k_is_allowed():
@@ -211,6 +230,7 @@ def test_any_damage_to_a_png_is_seen():
         damaged[place] ^= 1
         with pytest.raises(ConversionError):
             compressed_image_of(compressed(bytes(damaged), "png"), "bgr")
+        assert checked(compressed(bytes(damaged), "png")) is not None
 
 
 @pytest.mark.parametrize("kind", ["bmp", "tiff", "webp", "ppm"])
@@ -228,12 +248,15 @@ def test_damaged_files():
         damaged = np.frombuffer((JPEG, PNG)[number % 2], np.uint8).copy()
         places = random.integers(0, damaged.size, random.integers(1, 12))
         damaged[places] = random.integers(0, 256, places.size)
+        message = SimpleNamespace(format="", data=damaged)
         try:
-            found = compressed_image_of(SimpleNamespace(format="", data=damaged), "rgb")
+            found = compressed_image_of(message, "rgb")
         except ConversionError as error:
             assert error.reason in REASONS
+            assert checked(message) in (error.reason, None)  # None: only decoding tells
             outcomes[error.reason] += 1
         else:
+            assert checked(message) is None
             assert found.ndim == 3
             assert found.shape[2] == 3
             assert found.dtype == np.uint8
