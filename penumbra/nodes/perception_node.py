@@ -1,17 +1,14 @@
 """The perception node: camera in; prediction, uncertainty and alerts out.
 
 A lifecycle node over `Pipeline`: the bundle is verified and the publishers are made on configure,
-the engine and the subscriptions on activate, and each goes the way it came. What a camera does is
-in camera.py, what is published in outputs.py, how the engine is kept alive in engine_keeper.py.
+the engine and the subscriptions on activate, and each goes the way it came. What runs while it is
+active is in active.py, what a camera does in camera.py, what is published in outputs.py.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,17 +23,17 @@ from rclpy.publisher import Publisher
 
 from penumbra.errors import PenumbraError
 from penumbra.nodes import judging, parameters
-from penumbra.nodes.camera import CameraStream
+from penumbra.nodes.active import Active
 from penumbra.nodes.configuration import camera_names, make_pipeline, verified_bundle
-from penumbra.nodes.diagnostics import CameraDiagnostics, diagnostic_array, engine_status
-from penumbra.nodes.engine_keeper import EngineKeeper, State, Status
+from penumbra.nodes.diagnostics import diagnostic_array, engine_status
+from penumbra.nodes.engine_keeper import State, Status
 from penumbra.nodes.labels import PARAMETER as LABEL_NAMES
 from penumbra.nodes.labels import LabelNames
 from penumbra.nodes.lifecycle import refuse_unknown_transitions
 from penumbra.nodes.logs import RosHandler
 from penumbra.nodes.memory import keep_memory
 from penumbra.nodes.outputs import Outputs
-from penumbra.nodes.spin import run_node
+from penumbra.nodes.spin import leave_threads_behind, run_node
 from penumbra.pipeline import Pipeline
 
 SUCCESS, FAILURE, ERROR = (
@@ -47,7 +44,6 @@ SUCCESS, FAILURE, ERROR = (
 UNCONFIGURED = Status(State.STOPPED, "not configured", math.nan)
 INACTIVE = Status(State.STOPPED, "not active", math.nan)
 TICK = 0.1  # seconds between two looks at whether something is late
-PATIENCE = 1.0  # seconds to wait for a thread that has to end
 
 
 class PerceptionNode(LifecycleNode):
@@ -62,9 +58,7 @@ class PerceptionNode(LifecycleNode):
         self._pipeline: Pipeline | None = None
         self._outputs: dict[str, Outputs] = {}  # by the name of the camera
         self._labels: LabelNames | None = None
-        self._keeper: EngineKeeper | None = None
-        self._cameras: list[CameraStream] = []
-        self._reports: list[CameraDiagnostics] = []
+        self._active: Active | None = None
         self._engine_status = UNCONFIGURED
         self._diagnostics: Publisher = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self.add_on_set_parameters_callback(self._check_parameters)
@@ -93,7 +87,7 @@ class PerceptionNode(LifecycleNode):
         return result
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        given_up = self._keeper is not None and self._keeper.status.state is State.GIVEN_UP
+        given_up = self._active is not None and self._active.engine.state is State.GIVEN_UP
         self._deactivate("the node was deactivated")
         return ERROR if given_up else SUCCESS
 
@@ -129,27 +123,15 @@ class PerceptionNode(LifecycleNode):
 
     def _activate(self) -> None:
         # A pipeline of its own each time: an earlier one may still be loading its model.
-        bundle = self._pipeline.bundle
-        self._pipeline = make_pipeline(self._values, bundle)
-        keeper = EngineKeeper(self._pipeline, lambda: self._values["restart_pause"])
-        self._keeper, self._engine_status = keeper, keeper.status
-        for name, outputs in self._outputs.items():
-            camera = CameraStream(self, name, bundle, outputs, keeper, lambda: self._values)
-            self._cameras.append(camera)
-            self._reports.append(CameraDiagnostics(camera))
-            camera.open()
-        keeper.start()
+        self._pipeline = make_pipeline(self._values, self._pipeline.bundle)
+        self._active = Active(self, self._pipeline, self._outputs, lambda: self._values)
+        self._engine_status = self._active.engine
+        self._active.start()
 
     def _deactivate(self, reason: str) -> None:
-        """End the threads together, so that their patience does not add up."""
-        deadline = time.monotonic() + PATIENCE
-        if self._keeper is not None:
-            self._keeper.stop(0)
-        for camera in self._cameras:
-            camera.close(max(0.0, deadline - time.monotonic()), reason)
-        if self._keeper is not None:
-            self._keeper.stop(max(0.0, deadline - time.monotonic()))
-        self._keeper, self._cameras, self._reports = None, [], []
+        if self._active is not None:
+            self._active.stop(reason)
+        self._active = None
         if self._engine_status.state is not State.GIVEN_UP:
             self._engine_status = INACTIVE
 
@@ -175,23 +157,22 @@ class PerceptionNode(LifecycleNode):
     # Timers, and parameters that change.
 
     def _tick(self) -> None:
-        if self._keeper is None:
+        if self._active is None:
             return
-        before, self._engine_status = self._engine_status, self._keeper.status
+        before, self._engine_status = self._engine_status, self._active.engine
         if before.state is not self._engine_status.state:
             self.get_logger().info(
                 f"engine: {self._engine_status.state.value}: {self._engine_status.text}"
             )
-        for camera in self._cameras:
-            camera.tick()
+        self._active.tick()
         if self._engine_status.state is State.GIVEN_UP:
             self.get_logger().error("to the error state: configure the node again when mended")
             self.trigger_deactivate()  # `on_deactivate` makes it an error
 
     def _report(self) -> None:
         statuses = [engine_status(self._engine_status)]
-        for report in self._reports:
-            statuses += report.report(time.monotonic(), self._values)
+        if self._active is not None:
+            statuses += self._active.report()
         self._diagnostics.publish(diagnostic_array(self, statuses, self._values["bundle"]))
 
     def _check_parameters(self, changed: list[Parameter]) -> SetParametersResult:
@@ -209,8 +190,8 @@ class PerceptionNode(LifecycleNode):
 
     def _take_parameters(self, changed: list[Parameter]) -> None:
         self._values = parameters.values(self)
-        for camera in self._cameras:
-            camera.monitor.settings = judging.ood_settings(self._values, self._pipeline.bundle)
+        if self._active is not None:
+            self._active.judge_by(judging.ood_settings(self._values, self._pipeline.bundle))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -221,11 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PenumbraError as error:
         print(f"perception_node: {error}", file=sys.stderr)
         return 2
-    if threading.active_count() > 1:
-        # A model that is being loaded cannot be interrupted, and Python must not be taken down
-        # under it; everything of ours has been released.
-        sys.stderr.flush()
-        os._exit(code)
+    leave_threads_behind(code)
     return code
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Sequence
 
@@ -39,3 +41,13 @@ def run_node(make_node: Callable[[], Node], arguments: Sequence[str] | None = No
     finally:
         rclpy.shutdown()
     return 0
+
+
+def leave_threads_behind(code: int) -> None:
+    """End the process if a thread still runs, of which nothing is needed any more.
+
+    A model that is being loaded cannot be interrupted, and Python must not be taken down under it.
+    """
+    if threading.active_count() > 1:
+        sys.stderr.flush()
+        os._exit(code)
