@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -19,12 +20,13 @@ from rosbags.rosbag2 import Reader as Reader2
 from rosbags.rosbag2.storage_mcap import McapReader
 
 from penumbra.bags.messages import IMAGES, SECOND, has_header, header_stamp
-from penumbra.bags.salvage import salvage
+from penumbra.bags.salvage import salvage, unpacked_file, unpacked_message
 from penumbra.bags.translation import Translation, one_line
 from penumbra.errors import PenumbraError
 
 GROUND_TRUTH = "/ground_truth/"
 _SUFFIXES = (".mcap", ".db3", ".bag")
+_PACKED = ".zstd"  # behind the suffix of a file that rosbag2 has compressed as a whole
 Read = Callable[[Collection[Connection]], Iterator[tuple[Connection, int, bytes]]]
 Warn = Callable[[str], None]
 
@@ -124,6 +126,8 @@ class Bag:
         while True:
             try:
                 connection, stamp, data = next(messages)
+                if not isinstance(connection.ext, ConnectionExtRosbag1):
+                    data = unpacked_message(data)
                 cdr = self._translation.convert(connection.msgtype, data)
             except StopIteration:
                 return
@@ -226,7 +230,8 @@ def _files(path: Path) -> list[Path]:
     if not path.exists():
         raise PenumbraError(f"no bag {path}")
     if path.is_dir():
-        files = sorted(f for f in path.iterdir() if f.suffix in (".mcap", ".db3"))
+        names = ("*.mcap", "*.db3", f"*.mcap{_PACKED}", f"*.db3{_PACKED}")
+        files = sorted(file for name in names for file in path.glob(name))
         if not files and not (path / "metadata.yaml").is_file():
             raise PenumbraError(
                 f"{path} is no bag: it has neither metadata.yaml nor .mcap nor .db3"
@@ -250,6 +255,13 @@ def _without_index(reader: Reader1 | Reader2) -> bool:
 def _salvaged(path: Path, files: list[Path], warn: Warn, why: Exception | None) -> Bag:
     """What can be read of a bag that rosbags refuses for the reason `why` (None: all of it)."""
     reason = one_line(why)
+    scratch = TemporaryDirectory()
+    try:
+        folder = Path(scratch.name)
+        files = [unpacked_file(f, folder) if f.suffix == _PACKED else f for f in files]
+    except OSError as error:
+        scratch.cleanup()
+        raise PenumbraError(f"cannot unpack {path}: {error.strerror}; free some space") from error
     connections: dict[tuple[Path, int], Connection] = {}
     total = 0
     for file in files:
@@ -258,6 +270,7 @@ def _salvaged(path: Path, files: list[Path], warn: Warn, why: Exception | None) 
             connections[file, connection.id] = known._replace(msgcount=known.msgcount + 1)
             total += 1
     if not total:
+        scratch.cleanup()
         raise PenumbraError(f"{path} cannot be read, and nothing can be saved of it: {reason}")
     if why is not None:
         warn(f"{path} is cut off or damaged ({reason}): {total} messages can still be read")
@@ -269,7 +282,7 @@ def _salvaged(path: Path, files: list[Path], warn: Warn, why: Exception | None) 
                 if (file, connection.id) in ours:
                     yield connection, stamp, data
 
-    return Bag(path, list(connections.values()), read, warn)
+    return Bag(path, list(connections.values()), read, warn, scratch.cleanup)
 
 
 def _to_stderr(text: str) -> None:

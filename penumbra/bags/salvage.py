@@ -9,12 +9,13 @@ from __future__ import annotations
 import bz2
 import sqlite3
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from lz4.frame import decompress as lz4_decompress
+from lz4.frame import LZ4FrameDecompressor
 from rosbags.interfaces import (
     Connection,
     ConnectionExtRosbag1,
@@ -24,8 +25,12 @@ from rosbags.interfaces import (
     Qos,
 )
 from rosbags.rosbag2.metadata import parse_qos
-from rosbags.rosbag2.storage_mcap import DECOMPRESSORS
 from rosbags.typesys.msg import normalize_msgtype
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd  # as rosbags does
 
 Found = Iterator[tuple[Connection, int, bytes]]
 _FORMATS = {"ros2msg": MessageDefinitionFormat.MSG, "ros2idl": MessageDefinitionFormat.IDL}
@@ -33,12 +38,31 @@ _NO_DEFINITION = MessageDefinition(MessageDefinitionFormat.NONE, "")
 # What a parser meets in bytes that are not what they should be.
 _END = (EOFError, OSError, struct.error, KeyError, ValueError)
 _MOST = 2**31  # bytes in one record; a greater number is none, and must not be allocated
+_ZSTD = b"\x28\xb5\x2f\xfd"  # how compressed data begins; CDR begins with a zero
 
 
 def salvage(file: Path) -> Found:
     """The messages of a .mcap, .db3 or .bag file in the order in which they were written."""
     walk = {".mcap": _mcap, ".db3": _sqlite3, ".bag": _ros1}[file.suffix]
     return walk(file)
+
+
+def unpacked_file(file: Path, folder: Path) -> Path:
+    """A storage file that rosbag2 has compressed as a whole, unpacked as far as it goes."""
+    target = folder / file.stem
+    with file.open("rb") as packed, target.open("wb") as plain:
+        decompressor = zstd.ZstdDecompressor()
+        try:
+            while not decompressor.eof and (block := packed.read(1 << 20)):
+                plain.write(decompressor.decompress(block))
+        except zstd.ZstdError:  # damaged from here on
+            pass
+    return target
+
+
+def unpacked_message(data: bytes) -> bytes:
+    """A message that rosbag2 has compressed by itself (which only metadata.yaml says), or as is."""
+    return zstd.decompress(data) if bytes(data[:4]) == _ZSTD else data
 
 
 def _take(source: BinaryIO, size: int) -> bytes:
@@ -61,11 +85,19 @@ def _qos(text: str) -> list[Qos]:
         return []
 
 
-def _unpacked(unpack: Callable[[bytes], bytes], data: bytes) -> BinaryIO:
+def _unpacked(decompressor: Any, data: bytes) -> BinaryIO:
+    """Of data that is cut off, as much as can be told without the rest."""
     try:
-        return BytesIO(unpack(data))
+        return BytesIO(decompressor.decompress(data))
     except Exception as error:  # each of bz2, lz4 and zstd has an error of its own
         raise EOFError from error
+
+
+class _Plain:
+    """What is not compressed, in the place of a decompressor."""
+
+    def decompress(self, data: bytes) -> bytes:
+        return data
 
 
 # --- MCAP: records of one byte (what it is), eight (how long) and the content -------------------
@@ -124,7 +156,10 @@ def _mcap_chunk(source: BinaryIO, size: int) -> BinaryIO:
     (stored,) = struct.unpack("<Q", _take(source, 8))
     data = _up_to(source, stored)
     _up_to(source, size - head - 4 - len(compression.encode()) - 8 - stored)
-    return _unpacked(lambda packed: DECOMPRESSORS[compression](packed, 0), data)
+    kinds: dict[str, Callable[[], Any]] = {
+        "": _Plain, "lz4": LZ4FrameDecompressor, "zstd": zstd.ZstdDecompressor
+    }  # fmt: skip
+    return _unpacked(kinds[compression](), data)
 
 
 def _mcap_string(source: BinaryIO) -> str:
@@ -225,8 +260,8 @@ def _ros1_records(source: BinaryIO, file: Path, connections: dict[int, Connectio
 
 
 def _ros1_chunk(source: BinaryIO, size: int, header: dict[str, bytes]) -> BinaryIO:
-    unpack = {b"none": bytes, b"bz2": bz2.decompress, b"lz4": lz4_decompress}
-    return _unpacked(unpack[header["compression"]], _up_to(source, size))
+    kinds = {b"none": _Plain, b"bz2": bz2.BZ2Decompressor, b"lz4": LZ4FrameDecompressor}
+    return _unpacked(kinds[header["compression"]](), _up_to(source, size))
 
 
 def _ros1_fields(data: bytes) -> dict[str, bytes]:

@@ -7,6 +7,8 @@ import struct
 import numpy as np
 import pytest
 from rosbags.rosbag1 import Writer as Ros1Writer
+from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin
+from rosbags.rosbag2 import Writer as Ros2Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from small_drives import TENTH, image_bytes, picture, read, small_drive, write_images
 
@@ -20,11 +22,13 @@ from penumbra.bags import (
     open_bag,
     write_drive,
 )
-from penumbra.bags.messages import IMAGE, START_NS, jazzy
+from penumbra.bags.messages import IMAGE, START_NS, header_stamp, image, jazzy, serialised
 from penumbra.errors import PenumbraError
 
 FRAMES = 40  # several chunks of MCAP, many pages of sqlite3
 LABELS = np.zeros((200, 200), np.uint8)
+PACKED = ["packed mcap", "mcap of packed messages", "sqlite3 of packed messages"]
+KINDS = ["mcap", "sqlite3", "ros1", "packed ros1", *PACKED]
 
 
 def ros1_bag(path, frames=3, chunk=None, compression=None) -> None:
@@ -55,6 +59,19 @@ def ros1_bag(path, frames=3, chunk=None, compression=None) -> None:
                 head, 32, 48, "plumb_bob", np.zeros(5), np.arange(9.0), np.eye(3).ravel(),
                 np.arange(12.0), 0, 0, region)  # fmt: skip
             bag.write(infos, stamp, store.serialize_ros1(info, "sensor_msgs/msg/CameraInfo"))
+
+
+def packed_bag(path, storage: StoragePlugin, mode: CompressionMode) -> None:
+    """As rosbag2 writes it with compression: of each chunk, each message, or the whole file."""
+    writer = Ros2Writer(path, version=9, storage_plugin=storage)
+    writer.set_compression(mode, CompressionFormat.ZSTD)
+    with writer as bag:
+        topic = bag.add_connection(IMAGE_TOPIC, IMAGE, typestore=jazzy())
+        for number in range(FRAMES):
+            stamp = START_NS + number * TENTH
+            noise = np.random.default_rng(number).integers(0, 256, (32, 48, 3), np.uint8)
+            data = serialised(image(stamp, "camera", noise, "bgr8"), IMAGE)
+            bag.write(topic, stamp, data)
 
 
 def test_the_readme_of_a_bag(tmp_path):
@@ -123,7 +140,16 @@ def whole(tmp_path_factory):
         write_drive(small_drive(FRAMES, labels=LABELS), folder / storage, storage)
     ros1_bag(folder / "ros1.bag", FRAMES, chunk=20_000)
     ros1_bag(folder / "packed.bag", FRAMES, chunk=20_000, compression="LZ4")
+    for name, storage, mode in [
+        ("chunks", StoragePlugin.MCAP, CompressionMode.STORAGE),
+        ("messages", StoragePlugin.MCAP, CompressionMode.MESSAGE),
+        ("rows", StoragePlugin.SQLITE3, CompressionMode.MESSAGE),
+    ]:
+        packed_bag(folder / name, storage, mode)
     files = {
+        "packed mcap": folder / "chunks" / "chunks.mcap",
+        "mcap of packed messages": folder / "messages" / "messages.mcap",
+        "sqlite3 of packed messages": folder / "rows" / "rows.db3",
         "mcap": folder / "mcap" / "mcap.mcap",
         "sqlite3": folder / "sqlite3" / "sqlite3.db3",
         "ros1": folder / "ros1.bag",
@@ -133,7 +159,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.999])
-@pytest.mark.parametrize("kind", ["mcap", "sqlite3", "ros1", "packed ros1"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_left_of_a_cut_off_bag_is_read(whole, tmp_path, kind, share):
     file, messages = whole[kind]
     data = file.read_bytes()
@@ -171,6 +197,36 @@ def test_a_cut_off_folder_and_one_without_metadata(whole, tmp_path):
     assert read(tmp_path / "mended") == messages
 
 
+@pytest.mark.parametrize("kind", PACKED)
+def test_compressed_messages_are_messages(whole, kind):
+    """Also where the file has lost the metadata that says so."""
+    file, messages = whole[kind]
+    assert read(file.parent) == messages
+    for number, recorded in enumerate(messages):
+        assert header_stamp(recorded.data) == START_NS + number * TENTH
+
+
+@pytest.mark.parametrize("storage", StoragePlugin)
+@pytest.mark.parametrize("with_metadata", [True, False])
+def test_a_cut_off_bag_that_was_compressed_as_a_whole(tmp_path, storage, with_metadata):
+    packed_bag(tmp_path / "bag", storage, CompressionMode.FILE)
+    messages = read(tmp_path / "bag")
+    (file,) = (tmp_path / "bag").glob("*.zstd")
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) * 2 // 3])
+    if not with_metadata:
+        (tmp_path / "bag" / "metadata.yaml").unlink()
+    warnings: list[str] = []
+    found = read(tmp_path / "bag", warnings)
+    (warning,) = warnings
+    assert "is cut off or damaged" in warning and "\n" not in warning
+    assert found == messages[: len(found)]
+    assert len(found) >= FRAMES // 2
+    file.write_bytes(data[:20])
+    with pytest.raises(PenumbraError, match="nothing can be saved of it"):
+        open_bag(tmp_path / "bag")
+
+
 def test_cut_after_so_few_bytes_that_nothing_is_left(whole, tmp_path):
     for file, _ in whole.values():
         for size in (0, 5, 60):
@@ -180,7 +236,7 @@ def test_cut_after_so_few_bytes_that_nothing_is_left(whole, tmp_path):
                 read(rest)
 
 
-@pytest.mark.parametrize("kind", ["mcap", "sqlite3", "ros1", "packed ros1"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_damage_anywhere_is_told_and_never_a_traceback(whole, tmp_path, kind):
     """A few bytes overwritten at random, more often near the ends, where the structure is."""
     file, messages = whole[kind]
