@@ -63,3 +63,15 @@ def _seconds(call: Callable[[], Any], repetitions: int) -> float:
         call()
         taken.append(time.perf_counter() - start)
     return float(np.median(taken))
+
+
+def crossing_of_cost(model: nn.Module, x: Tensor) -> dict[str, float]:
+    """Seconds of one sample (of the faster way) and of ours, and how many samples ours is worth."""
+    found = {
+        "sample_one_by_one": _seconds(lambda: one_by_one(model, x, _TIMED), 5) / _TIMED,
+        "sample_together": _seconds(lambda: monte_carlo(model, x, samples=_TIMED), 5) / _TIMED,
+        **{relu: _seconds(lambda relu=relu: propagated(model, x, relu), 15)
+           for relu in ("jacobian", "moment")},
+    }  # fmt: skip
+    one = min(found["sample_one_by_one"], found["sample_together"])
+    return found | {f"{relu}_samples": found[relu] / one for relu in ("jacobian", "moment")}

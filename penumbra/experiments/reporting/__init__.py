@@ -65,7 +65,8 @@ def _one(name: str, setting: Setting, again: bool) -> dict[str, Any]:
             "threads": torch.get_num_threads(), "machine": machine(), "figures": figures,
         }  # fmt: skip
         write_atomically(path, json.dumps(record, indent=1) + "\n")
-    write_atomically(setting.folder / "figure.png", png(experiment.draw(record["figures"])))
+    picture = png(lambda: experiment.draw(record["figures"]))
+    write_atomically(setting.folder / "figure.png", picture)
     write_atomically(setting.folder / "table.md", experiment.table(record["figures"]) + "\n")
     return record
 

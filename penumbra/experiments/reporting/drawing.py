@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import matplotlib
@@ -20,14 +21,13 @@ _STYLE = {
 
 def plate(rows: int, columns: int, size: tuple[float, float], **kwargs: Any) -> tuple[Figure, Any]:
     """A figure of rows x columns axes, `size` inches each."""
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
-        return figure, figure.subplots(rows, columns, squeeze=False, **kwargs)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **kwargs)
 
 
-def png(figure: Figure) -> bytes:
-    """The figure as a file, the same bytes for the same figure."""
+def png(draw: Callable[[], Figure]) -> bytes:
+    """What `draw` draws in this style as a file; the same bytes for the same figure."""
     content = io.BytesIO()
     with matplotlib.rc_context(_STYLE):
-        figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
+        draw().savefig(content, format="png", dpi=150, metadata={"Software": None})
     return content.getvalue()
