@@ -75,7 +75,7 @@ def test_training_is_what_torch_does_step_by_step(problem, monkeypatch):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-class _recorded_masks:  # noqa: N801 - reads as a call
+class _recorded_masks:
     """Remember what `train` draws: first weights, the order of rows, the masks."""
 
     def __init__(self, monkeypatch):
