@@ -49,10 +49,11 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def _kept(path: Path, settings: Settings) -> dict[str, Any] | None:
+    """What an earlier run has found with the same settings."""
     if not path.is_file():
         return None
     part = json.loads(path.read_text())
-    return part if part.get("settings") == asdict(settings) else None
+    return part if part.pop("settings", None) == asdict(settings) else None
 
 
 def summary(figures: list[float]) -> tuple[float, float]:

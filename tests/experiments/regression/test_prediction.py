@@ -1,4 +1,4 @@
-"""Likelihoods in closed form against sampling; the stacked formula against the propagated matrix."""
+"""Likelihoods in closed form and by sampling; the stacked formula and the propagated matrix."""
 
 import math
 

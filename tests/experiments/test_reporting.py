@@ -1,0 +1,95 @@
+"""Running experiments: found by their files, measured once, drawn and described each time."""
+
+import json
+from types import ModuleType
+
+import pytest
+
+from penumbra import experiments
+from penumbra.errors import PenumbraError
+from penumbra.experiments import reporting
+from penumbra.experiments.reporting import markdown
+from penumbra.experiments.reporting.drawing import plate
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """An experiment that counts how often it is measured, in place of every other."""
+    module = ModuleType("toy", "A toy.\n\nDetails.")
+    module.NEEDS, module.measured = "toys", []
+
+    def measure(setting):
+        module.measured.append(setting.seed)
+        return {"value": setting.seed + 0.5}
+
+    def draw(result):
+        figure, ((axes,),) = plate(1, 1, (2, 2))
+        axes.plot([0, result["value"]])
+        return figure
+
+    module.measure, module.draw = measure, draw
+    module.table = lambda result: f"value {result['value']}"
+    monkeypatch.setattr(reporting, "load", lambda name: module)
+    return module
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "data" / "toys").mkdir(parents=True)
+    return tmp_path / "data"
+
+
+def test_every_file_is_an_experiment_with_all_that_is_asked_of_it():
+    assert {"diagonal", "similar-cost", "synthetic", "uci"} <= set(experiments.names())
+    for name in experiments.names():
+        module = reporting.load(name)
+        assert module.NEEDS is None or isinstance(module.NEEDS, str)
+        assert all(callable(getattr(module, part)) for part in ("measure", "draw", "table"))
+        assert 10 < len(reporting.title(name)) < 100
+
+
+def test_what_is_there_is_not_measured_again(toy, data, tmp_path):
+    out = tmp_path / "out"
+    (record,) = reporting.reproduce(["toy"], data, out)
+    assert json.loads((out / "toy" / "result.json").read_text()) == record
+    assert record["figures"] == {"value": 0.5}
+    picture = (out / "toy" / "figure.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert (out / "toy" / "table.md").read_text() == "value 0.5\n"
+    (out / "toy" / "figure.png").unlink()
+    reporting.reproduce(["toy"], data, out)
+    assert toy.measured == [0]
+    assert (out / "toy" / "figure.png").read_bytes() == picture  # drawn anew, the same
+    reporting.reproduce(["toy"], data, out, seed=3)
+    reporting.reproduce(["toy"], data, out, seed=3, again=True)
+    assert toy.measured == [0, 3, 3]
+
+
+def test_report_binds_everything(toy, data, tmp_path):
+    records = reporting.reproduce(["toy"], data, tmp_path / "out", seed=7)
+    text = reporting.write_report(tmp_path / "out", records).read_text()
+    assert "penumbra reproduce all --data DIR --out DIR --seed 7" in text
+    assert "## A toy\n\n![A toy](toy/figure.png)\n\nvalue 7.5" in text
+    assert "torch 2" in text
+    assert str(tmp_path) not in text
+
+
+def test_missing_data_is_told_before_anything_is_measured(toy, tmp_path):
+    with pytest.raises(PenumbraError, match=r"--data is missing: toy needs toys/"):
+        reporting.reproduce(["toy"], None, tmp_path)
+    with pytest.raises(PenumbraError, match=r"toy needs toys/"):
+        reporting.reproduce(["toy"], tmp_path, tmp_path)
+    assert toy.measured == []
+
+
+def test_a_broken_result_is_told(toy, data, tmp_path):
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "result.json").write_text("{")
+    with pytest.raises(PenumbraError, match="cannot read .*result.json.*--again"):
+        reporting.reproduce(["toy"], data, tmp_path)
+
+
+def test_markdown():
+    table = markdown.rows(["a", "b"], [[1, "x"]])
+    assert table == "| a | b |\n| --- | --- |\n| 1 | x |"
+    assert markdown.with_error(3.128, 0.2249) == "3.13 ± 0.22"

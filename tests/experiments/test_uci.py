@@ -1,0 +1,78 @@
+"""What the UCI table claims is decided by rules that can say no."""
+
+import json
+
+import numpy as np
+import pytest
+
+from penumbra.experiments import uci
+from penumbra.experiments.regression.paper import PAPER
+from penumbra.experiments.reporting import Setting
+
+
+def splits(**changed):
+    """Figures as good as the paper's on Boston, in two splits."""
+    methods = ("mc", "mc_own_choice", "gaussian_of_mc", "jacobian", "moment")
+    names = [f"{who}_{what}" for who in methods for what in ("rmse", "ll")]
+    usual = {name: [3.0, 3.2] if name.endswith("rmse") else [-2.6, -2.5] for name in names}
+    usual |= {name: [1.0, 1.0] for name in ("rate", "tau", "mc_kurtosis", "mc_variance",
+              "jacobian_variance", "moment_variance", "jacobian_sampled_ll")}  # fmt: skip
+    return usual | changed
+
+
+def judged(name="bostonHousing", **changed):
+    return uci.verdicts({"sets": {name: {"splits": splits(**changed)}}}, "jacobian")[name]
+
+
+def test_mean_and_standard_error_over_the_splits():
+    mean, error = uci.summary([1.0, 2.0, 3.0, 4.0])
+    assert mean == 2.5
+    assert error == pytest.approx(np.std([1, 2, 3, 4], ddof=1) / 2)
+
+
+def test_rmse_is_held_against_the_paper_s():
+    assert judged(jacobian_rmse=[3.56, 3.56])[0]  # 3.13 + 2 x 0.22 = 3.57
+    assert not judged(jacobian_rmse=[3.58, 3.58])[0]
+    assert judged(jacobian_rmse=[0.1, 0.1])[0]  # better
+    assert judged("kin8nm", jacobian_rmse=[0.0849, 0.0849])[0]  # printed 0.08 ± 0.00
+    assert not judged("kin8nm", jacobian_rmse=[0.0851, 0.0851])[0]
+
+
+def test_likelihood_is_held_against_the_better_of_our_own_monte_carlo():
+    # MC: -2.55 ± 0.05
+    assert judged(jacobian_ll=[-2.64, -2.64])[1]
+    assert not judged(jacobian_ll=[-2.66, -2.66])[1]
+    assert judged(jacobian_ll=[0.0, 0.0])[1]
+    assert not judged(jacobian_ll=[-2.64, -2.64], mc_own_choice_ll=[-2.4, -2.5])[1]
+
+
+def test_table_and_figure_have_every_set(monkeypatch):
+    times = {"mc": 1.0, "jacobian": 0.01, "moment": 0.1}
+    result = {
+        "sets": {name: {"splits": splits()} for name in PAPER},
+        "runtime": dict.fromkeys(PAPER, times),
+    }
+    text = uci.table(result)
+    for row in PAPER.values():
+        assert text.count(f"| {row.title} |") == 4
+    assert "3.13 ± 0.22" in text  # the paper's
+    assert uci.draw(result).axes
+
+
+def test_a_finished_set_is_not_trained_again(tmp_path, write_set, monkeypatch):
+    write_set(tmp_path / "data" / "uci")
+    monkeypatch.setattr(uci, "PAPER", {"toy": PAPER["bostonHousing"]})
+    monkeypatch.setattr(uci, "runtime", lambda data: {"mc": 1.0})
+    measured = []
+
+    def measure_set(data, settings, bar):
+        measured.append(settings.seed)
+        return {"splits": splits()}
+
+    monkeypatch.setattr(uci, "measure_set", measure_set)
+    setting = Setting(tmp_path / "data", tmp_path / "out")
+    first = uci.measure(setting)
+    assert uci.measure(setting) == json.loads(json.dumps(first))
+    assert measured == [0]
+    uci.measure(Setting(tmp_path / "data", tmp_path / "out", seed=1))
+    assert measured == [0, 1]  # another seed is another result
