@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,36 +26,41 @@ class Stage:
     matrix: Tensor  # mean absolute covariance by sampling, units in the order row, column, channel
 
 
+@torch.no_grad()
 def measure(model: nn.Sequential, pieces: list[nn.Sequential], x: Tensor, seed: int) -> list[Stage]:
     """Every stage of `pieces` (beginnings of `model`) on the pictures x."""
-    sampled = _sampled(model, pieces, x, seed)
     found = []
-    with torch.no_grad():
-        dense = dense_from_noise(model, x)
-        for piece, halves in zip(pieces, sampled, strict=True):
-            first, second = halves
-            mean = (first + second) / 2
-            product = (first * second).sum((-1, -2))
-            own = (first.diagonal(dim1=-2, dim2=-1) * second.diagonal(dim1=-2, dim2=-1)).sum(-1)
-            found.append(
-                Stage(
-                    float(mean.diagonal(dim1=-2, dim2=-1).mean()),
-                    float(propagate(piece)(x).variance.mean()),
-                    float(_full(dense, model, piece, x)),
-                    # The product of two independent estimates has no bias; a square would.
-                    float(1 - own.sum() / product.sum()),
-                    mean.abs().mean(0),
-                )
+    sampled, full = _sampled(model, pieces, x, seed), _full(model, pieces, x)
+    for piece, (first, second), variance in zip(pieces, sampled, full, strict=True):
+        mean = (first + second) / 2
+        found.append(
+            Stage(
+                float(_diagonal(mean).mean()),
+                float(propagate(piece)(x).variance.mean()),
+                variance,
+                # The product of two independent estimates has no bias; a square would.
+                float(1 - (_diagonal(first) * _diagonal(second)).sum() / (first * second).sum()),
+                mean.abs().mean(0),
             )
+        )
     return found
 
 
-def _full(dense: nn.Sequential, model: nn.Sequential, piece: nn.Sequential, x: Tensor) -> Tensor:
+def _diagonal(matrices: Tensor) -> Tensor:
+    return matrices.diagonal(dim1=-2, dim2=-1)
+
+
+def _full(model: nn.Sequential, pieces: list[nn.Sequential], x: Tensor) -> list[float]:
+    """Mean variance after each piece by the whole matrix, carried from one to the next."""
     start = first_noise(model)
-    inputs = model[:start](x).flatten(1)
-    part = dense[: len(piece) - start]
-    walk = propagate_covariance(part)
-    return torch.stack([walk(one[None]).variance.mean() for one in inputs]).mean()
+    dense = dense_from_noise(model, x)
+    value: Any = model[:start](x).flatten(1)
+    variances, done = [], 0
+    for piece in pieces:
+        value = propagate_covariance(dense[done : len(piece) - start])(value)
+        done = len(piece) - start
+        variances.append(float(value.variance.mean()))
+    return variances
 
 
 def first_noise(model: nn.Sequential) -> int:
@@ -81,7 +87,6 @@ def dense_from_noise(model: nn.Sequential, x: Tensor) -> nn.Sequential:
     return nn.Sequential(*layers).eval()
 
 
-@torch.no_grad()
 def _sampled(
     model: nn.Sequential, pieces: list[nn.Sequential], x: Tensor, seed: int
 ) -> list[tuple[Tensor, Tensor]]:
@@ -98,6 +103,6 @@ def _sampled(
                     value = layer(value)
                     if index in ends:
                         shown = value.permute(0, 2, 3, 1) if value.dim() == 4 else value
-                        matrix = torch.cov(shown.flatten(1).T)
+                        matrix = torch.atleast_2d(torch.cov(shown.flatten(1).T))
                         halves[ends.index(index)].append(matrix)
     return [(torch.stack(found[0::2]), torch.stack(found[1::2])) for found in halves]
