@@ -50,12 +50,14 @@ def test_table_and_figure_have_every_set(monkeypatch):
     times = {"mc": 1.0, "jacobian": 0.01, "moment": 0.1}
     result = {
         "sets": {name: {"splits": splits()} for name in PAPER},
+        "exact": {"energy": {"exact_ll": [-1.0, -1.2]}},
         "runtime": dict.fromkeys(PAPER, times),
     }
     text = uci.table(result)
     for row in PAPER.values():
         assert text.count(f"| {row.title} |") == 4
     assert "3.13 ± 0.22" in text  # the paper's
+    assert text.count("-1.10 ± 0.10") == 1
     assert uci.draw(result).axes
 
 

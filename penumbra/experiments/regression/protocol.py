@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from penumbra.experiments.regression.data import RegressionSet, Scaled
+from penumbra.experiments.regression.exact import exact_log_likelihood
 from penumbra.experiments.regression.prediction import (
     Gaussian,
     Mixture,
@@ -66,6 +68,24 @@ def measure(data: RegressionSet, settings: Settings, bar: Bar) -> dict[str, Any]
         "grid": grid.tolist(), "chosen": chosen.tolist(),
         "splits": {name: [one[name] for one in tested] for name in tested[0]},
     }  # fmt: skip
+
+
+def exact(
+    data: RegressionSet, settings: Settings, bar: Bar, part: dict[str, Any]
+) -> dict[str, list[float]]:
+    """Log-likelihood of the networks that `measure` chose (trained anew), without a Gaussian."""
+    points = torch.tensor(part["grid"])[torch.tensor(part["chosen"])[:, :1]]
+    likelihoods = []
+    with torch.no_grad():
+        stack, rows = _final(data, points, settings, bar)
+        for i in bar(range(len(data.splits)), "exact likelihood"):
+            scale, test = rows.scales[i], data.splits[i][1]
+            x = torch.from_numpy(scale.inputs(data.x[test]))
+            y = torch.from_numpy((data.y[test] - scale.y_mean) / scale.y_std)
+            tau = float(points[i, OURS, 1]) * scale.y_std**2
+            found = exact_log_likelihood(stack.network(i, OURS), x, y, tau)
+            likelihoods.append(float(found.mean()) - math.log(scale.y_std))
+    return {"exact_ll": likelihoods}
 
 
 def _final(data: RegressionSet, chosen: Tensor, settings: Settings, bar: Bar) -> tuple[Stack, Part]:

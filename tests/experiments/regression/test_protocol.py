@@ -39,6 +39,12 @@ def test_figures_are_in_the_target_s_units(result, data):
         assert ours == pytest.approx(mc, rel=0.1)
 
 
+def test_exact_likelihood_is_near_monte_carlo_s(result, data):
+    found = protocol.exact(data, SETTINGS, silent, result)["exact_ll"]
+    for exact, sampled in zip(found, result["splits"]["mc_ll"], strict=True):
+        assert exact == pytest.approx(sampled, abs=0.3)  # of 1,000 samples, ten rows
+
+
 def test_the_most_likely_point_on_the_held_out_rows_is_chosen(data, monkeypatch):
     wanted = {0: 3, 1: 0, 2: 2}
 

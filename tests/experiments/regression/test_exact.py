@@ -1,0 +1,84 @@
+"""The exact likelihood against all masks of a tiny network, and against sampling."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from penumbra.experiments.regression.exact import exact_log_likelihood
+from penumbra.experiments.regression.prediction import Mixture
+
+RATE, TAU = 0.2, 5.0
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    layers = [nn.Dropout(RATE), nn.Linear(3, 4), nn.ReLU(), nn.Dropout(RATE), nn.Linear(4, 1)]
+    return nn.Sequential(*layers).double().eval()
+
+
+@pytest.fixture(scope="module")
+def rows():
+    generator = torch.Generator().manual_seed(1)
+    x = 2 * torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    return x, torch.randn(6, generator=generator, dtype=torch.float64)
+
+
+@torch.no_grad()
+def enumerated(model, x, y, inputs):
+    """The likelihood over all hidden masks, and over the input masks in `inputs`."""
+    total = torch.zeros(len(x), dtype=torch.float64)
+    for first in inputs:
+        for second in itertools.product((0.0, 1.0), repeat=4):
+            kept = sum(first) + sum(second)
+            weight = RATE ** (7 - kept) * (1 - RATE) ** kept
+            masked = x * torch.tensor(first, dtype=torch.float64) / (1 - RATE)
+            hidden = model[1](masked).relu() * torch.tensor(second, dtype=torch.float64)
+            predicted = model[4](hidden / (1 - RATE))[:, 0]
+            total += weight * torch.exp(-0.5 * TAU * (y - predicted) ** 2)
+    return total * math.sqrt(TAU / (2 * math.pi))
+
+
+@torch.no_grad()
+def test_with_all_input_masks_it_is_the_sum_over_all_masks(model, rows):
+    x, y = rows
+    expected = enumerated(model, x, y, itertools.product((0.0, 1.0), repeat=3)).log()
+    found = exact_log_likelihood(model, x, y, TAU, most=3)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)  # the noise's cut-off is 7e-10
+
+
+@torch.no_grad()
+def test_the_remaining_masks_are_given_the_gaussian(model, rows):
+    x, y = rows
+    single = [m for m in itertools.product((0.0, 1.0), repeat=3) if sum(m) >= 2]
+    known = enumerated(model, x, y, single)
+    found = exact_log_likelihood(model, x, y, TAU).exp()
+    left = 1 - (1 - RATE) ** 3 - 3 * RATE * (1 - RATE) ** 2
+    assert (found > known).all()
+    assert (found - known <= left * math.sqrt(TAU / (2 * math.pi)) + 1e-9).all()
+
+
+@torch.no_grad()
+def test_far_away_it_is_small_and_finite(model, rows):
+    x, _ = rows
+    far = exact_log_likelihood(model, x, torch.full((6,), 12.0, dtype=torch.float64), 500.0)
+    assert (far < -5).all()
+    assert far.isfinite().all()
+
+
+@torch.no_grad()
+def test_sampling_tends_to_it(model, rows):
+    x, y = rows
+    torch.manual_seed(2)
+    mixture = Mixture(y, TAU)
+    for _ in range(20):
+        drawn = model.train()(x.repeat(5_000, 1)).view(5_000, 6)
+        mixture.add(drawn)
+    model.eval()
+    # 100,000 terms whose relative variance is below 10: four standard errors.
+    tolerance = 4 * math.sqrt(10 / 100_000)
+    exact = exact_log_likelihood(model, x, y, TAU, most=3)
+    torch.testing.assert_close(mixture.log_likelihood(), exact, rtol=0, atol=tolerance)
