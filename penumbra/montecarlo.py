@@ -33,6 +33,7 @@ from penumbra.propagation.tracing import (
     is_noise,
     last_readers,
     overwrites_input,
+    reached_by_noise,
     refuse_batch_statistics,
     trace,
 )
@@ -103,7 +104,8 @@ class _Sampler:
         self._nodes = list(self.model.graph.nodes)
         self._result = self._nodes[-1]
         self._inputs = arguments_of(self.model, inputs, named)
-        self._random = self._reached_by_noise()
+        uncertain = (n for n, value in self._inputs.items() if any(map(is_moments, leaves(value))))
+        self._random = set(reached_by_noise(self.model, diagonal, uncertain))
         self._noisy_outputs = [n for n in self._result.all_input_nodes if n in self._random]
         if not self._noisy_outputs:
             raise PropagationError(
@@ -209,14 +211,6 @@ class _Sampler:
         switch = {"training", "train"} & set(call.signature.parameters)
         call.arguments.update(dict.fromkeys(switch, True))
         return node.target(*call.args, **call.kwargs)
-
-    def _reached_by_noise(self) -> set[fx.Node]:
-        """Every node whose value differs from sample to sample."""
-        reached = {n for n, value in self._inputs.items() if any(map(is_moments, leaves(value)))}
-        for node in self._nodes[:-1]:
-            if is_noise(node, self.model, diagonal) or reached & set(node.all_input_nodes):
-                reached.add(node)
-        return reached
 
 
 class _Accumulator:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +151,20 @@ def last_readers(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
 def is_noise(node: fx.Node, module: fx.GraphModule, registry: Registry) -> bool:
     """Whether the node is a source of noise."""
     return node.op.startswith("call_") and registry.is_noise(target_of(node, module))
+
+
+def reached_by_noise(
+    module: fx.GraphModule, registry: Registry, uncertain: Iterable[fx.Node] = ()
+) -> list[fx.Node]:
+    """Every node whose value differs from sample to sample, in order; inputs may be `uncertain`."""
+    reached = dict.fromkeys(uncertain)
+    for node in module.graph.nodes:
+        noisy = is_noise(node, module, registry) or not reached.keys().isdisjoint(
+            node.all_input_nodes
+        )
+        if noisy and node.op != "output":
+            reached[node] = None
+    return list(reached)
 
 
 def refuse_batch_statistics(module: fx.GraphModule) -> None:

@@ -10,6 +10,9 @@ where W_c is the part of the kernel that reads channel c.
 
 The outputs of one position are mixed from the same inputs and vary together. A linear combination
 of them, A W x, is the output of a layer with the weight A W: that is what `MixedMoments` hands on.
+
+A layer that was calibrated has `gains` (see `propagation.calibration`), which multiply the squared
+weights: inputs that vary together add up to more than their squares.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penumbra.propagation.errors import PropagationError
+from penumbra.propagation.gains import Gains, gains_of
 from penumbra.propagation.moments import ChannelMoments, MixedMoments, Moments
-from penumbra.propagation.registry import layer, rule
+from penumbra.propagation.registry import rule
+from penumbra.propagation.rules.one_vs_rest import combined
 
 # Convolving channel by channel makes (inputs x outputs) maps: so many elements at a time.
 _CHUNK_ELEMENTS = 1 << 25
@@ -40,11 +45,12 @@ def _affine(
     apply: Affine,
     per_channel: PerChannel,
     mixed: int | None = None,
+    gains: Gains | None = None,
 ) -> Moments:
     """Mean by the layer itself, variance by squared weights, shared noise channel by channel.
 
     `mixed` is the dimension of the outputs, counted from the end, if they are also the weight's
-    first dimension and all read the same inputs.
+    first dimension and all read the same inputs. `gains` multiply the squared weights.
     """
     if not isinstance(x, Moments) or isinstance(weight, Moments) or isinstance(bias, Moments):
         raise PropagationError("only the input of an affine layer may be uncertain, not its weight")
@@ -52,22 +58,35 @@ def _affine(
     if isinstance(x, ChannelMoments):
         independent, factors = x.independent, x.factors
 
-    def variance_of(weight: Tensor) -> Tensor:
+    def variance_of(weight: Tensor, gain: Tensor | None) -> Tensor:
         parts = [per_channel(factor, weight) for factor in factors]
         if independent is not None:
-            parts.append(apply(independent, weight.square(), None))
+            squared = weight.square() if gain is None else weight.square() * gain
+            parts.append(apply(independent, squared, None))
         return sum(parts[1:], parts[0])
 
-    mean, variance = apply(x.mean, weight, bias), variance_of(weight)
+    of_outputs, of_differences = gains or (None, None)
+    mean, variance = apply(x.mean, weight, bias), variance_of(weight, of_outputs)
     if mixed is None:
         return Moments(mean, variance)
-    return MixedMoments(
-        mean, variance, lambda rows: variance_of(torch.tensordot(rows.to(weight), weight, 1)), mixed
-    )
+
+    def of(rows: Tensor) -> Tensor:
+        if of_differences is not None and len(of_differences) == len(rows):
+            return _at_each_position(of_differences, x.variance, mixed)
+        return variance_of(torch.tensordot(rows.to(weight), weight, 1), None)
+
+    return MixedMoments(mean, variance, of, mixed)
+
+
+def _at_each_position(matrix: Tensor, x: Tensor, dim: int) -> Tensor:
+    """`matrix` times the vectors that stand along dimension `dim` (counted from the end)."""
+    return F.linear(x, matrix) if dim == -1 else combined(matrix, x)
 
 
 @rule(F.linear)
-def linear(x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
+def linear(
+    x: Moments, weight: Tensor, bias: Tensor | None = None, gains: Gains | None = None
+) -> Moments:
     """Σ_j W_ij² V_j."""
 
     def per_channel(factor: Tensor, weight: Tensor) -> Tensor:
@@ -77,15 +96,18 @@ def linear(x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
         parts = torch.einsum("bcp,ocp->boc", blocks, weight.unflatten(1, (x.channels, -1)))
         return parts.square().sum(-1)
 
-    return _affine(x, weight, bias, F.linear, per_channel, mixed=-1)
+    return _affine(x, weight, bias, F.linear, per_channel, mixed=-1, gains=gains)
 
 
-layer(nn.Linear, F.linear, "weight", "bias")
+@rule(nn.Linear)
+def linear_layer(layer: nn.Linear, x: Moments) -> Moments:
+    """Σ_j W_ij² V_j, with the gains of the layer."""
+    return linear(x, layer.weight, layer.bias, gains_of(layer))
 
 
 def _convolution(
     x: Moments, weight: Tensor, bias: Tensor | None, convolve: Callable[..., Tensor],
-    groups: int, transposed: bool, **geometry: Any,
+    groups: int, transposed: bool, gains: Gains | None = None, **geometry: Any,
 ) -> Moments:  # fmt: skip
     def apply(value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return convolve(value, weight, bias, groups=groups, **geometry)
@@ -119,7 +141,7 @@ def _convolution(
         return torch.cat(total, 1)
 
     mixed = None if transposed or groups > 1 else 1 - weight.dim()
-    return _affine(x, weight, bias, apply, per_channel, mixed)
+    return _affine(x, weight, bias, apply, per_channel, mixed, gains)
 
 
 def _convolution_rule(convolve: Callable[..., Tensor]) -> None:
@@ -173,7 +195,7 @@ def convolution_layer(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Moments) -> M
 
     convolve = _of_kind(layer, {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d})
     return _convolution(
-        x, layer.weight, layer.bias, apply, layer.groups, False,
+        x, layer.weight, layer.bias, apply, layer.groups, False, gains_of(layer),
         stride=layer.stride, dilation=layer.dilation,
         padding=layer.padding if layer.padding_mode == "zeros" else 0,
     )  # fmt: skip
@@ -199,8 +221,9 @@ def transposed_convolution_layer(
         layer.dilation,
     )  # fmt: skip
     return _convolution(
-        x, layer.weight, layer.bias, convolve, layer.groups, True, stride=layer.stride,
-        padding=layer.padding, output_padding=output_padding, dilation=layer.dilation,
+        x, layer.weight, layer.bias, convolve, layer.groups, True, gains_of(layer),
+        stride=layer.stride, padding=layer.padding, output_padding=output_padding,
+        dilation=layer.dilation,
     )  # fmt: skip
 
 
