@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from penumbra.experiments.regression import protocol
-from penumbra.experiments.regression.data import load
+from penumbra.experiments.regression.data import Scaled, load
 from penumbra.experiments.regression.prediction import Gaussian
 from penumbra.experiments.regression.protocol import Settings, measure
 
@@ -49,11 +49,15 @@ def test_the_most_likely_point_on_the_held_out_rows_is_chosen(data, monkeypatch)
     wanted = {0: 3, 1: 0, 2: 2}
 
     def likely(stack, split, x):
-        # A quarter of the points fits; the others are far off. 10 of 50 rows are held out.
+        # 10 of 50 rows are held out. One rate fits; how widely decides between the precisions.
         assert x.shape == (10, 3)
-        mean = torch.full((4, len(x)), 1e3, dtype=torch.float64)
-        mean[wanted[split]] = 0.0
-        return Gaussian(mean, torch.ones_like(mean))
+        rate, tau = divmod(wanted[split], 2)
+        mean = torch.full((2, len(x)), 1e3, dtype=torch.float64)
+        held_out = data.y[data.splits[split][0][40:]]
+        scale = Scaled.on(data.x[data.splits[split][0][:40]], data.y[data.splits[split][0][:40]])
+        off = 0.5 if tau else 4.0  # noise of 1/sqrt(0.5) = 1.4, or of 1/sqrt(0.05) = 4.5
+        mean[rate] = torch.from_numpy((held_out + off - scale.y_mean) / scale.y_std)
+        return Gaussian(mean, torch.zeros_like(mean))
 
     monkeypatch.setattr(protocol, "propagated_split", likely)
     quick = Settings(epochs=1, samples=100, grid_samples=2)
