@@ -51,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the paper's first order over the classes one by one, or moments over their covariance"
         ": nearer to Monte Carlo, and dearer (default jacobian)",
     )
+    parser.add_argument(
+        "--no-calibration",
+        action="store_true",
+        help="leave out what `penumbra calibrate` wrote beside the weights; with it, --relu and "
+        "--softmax are those of the calibration",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -85,6 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.out,
             options,
             name=arguments.name,
+            calibrated=not arguments.no_calibration,
             command=_command(arguments),
             progress=progress,
         )
@@ -116,4 +123,5 @@ def _command(arguments: argparse.Namespace) -> str:
     parts += ["--channel-order", arguments.channel_order]
     parts += ["--precision", arguments.precision, "--relu", arguments.relu]
     parts += ["--softmax", arguments.softmax]
+    parts += ["--no-calibration"] if arguments.no_calibration else []
     return shlex.join(map(str, parts))

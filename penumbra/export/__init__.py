@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 import penumbra
 from penumbra.bundle import Bundle, write_bundle
+from penumbra.calibration import CALIBRATION, load_calibration, walk_of
 from penumbra.errors import PenumbraError
 from penumbra.export.classes import classes_with_colours
-from penumbra.export.folding import fold_batch_norms
 from penumbra.export.frame import Frame, frame_of
 from penumbra.export.graph import to_bytes, to_onnx
 from penumbra.export.operators import refuse_unsupported
 from penumbra.export.precision import mean_in_half
 from penumbra.models import WEIGHTS, build_model, load_model, read_header
-from penumbra.propagation import Moments, propagate
+from penumbra.propagation import Moments
 from penumbra.propagation.registry import diagonal
 from penumbra.propagation.tracing import is_noise
 
@@ -112,18 +112,23 @@ def tolerances_of(precision: str, variant: dict[str, Any]) -> dict[str, Any]:
     return TOLERANCES[precision] | ({} if promised is None else {"monte_carlo": dict(promised)})
 
 
-def make_frame(model: nn.Module, architecture: str, options: ExportOptions) -> Frame:
+def make_frame(
+    model: nn.Module,
+    architecture: str,
+    options: ExportOptions,
+    gains: Mapping[str, Tensor] | None = None,
+) -> Frame:
     """The module that becomes the graph: pre-processing, propagated network, outputs."""
-    _, _, head = frame_of(architecture)
     dtype = torch.float16 if options.precision == "fp16" else torch.float32
     model = copy.deepcopy(model).eval().to(dtype)
-    propagated = propagate(head(model), relu=options.relu, softmax=options.softmax)
-    if not any(is_noise(node, propagated.model, diagonal) for node in propagated.model.graph.nodes):
+    gains = {name: gain.to(dtype) for name, gain in (gains or {}).items()}
+    walk = walk_of(model, architecture, options.relu, options.softmax, gains)
+    if not any(is_noise(node, walk.model, diagonal) for node in walk.model.graph.nodes):
         raise PenumbraError(
             "the model has no noise layer, so nothing would ever be uncertain: export one with "
             "dropout (for SegNet: --dropout class or encdec in training)"
         )
-    return _around(fold_batch_norms(propagated), model, architecture, options, dtype)
+    return _around(walk, model, architecture, options, dtype)
 
 
 def _around(
@@ -167,15 +172,23 @@ def export_bundle(
     options: ExportOptions,
     *,
     name: str | None = None,
+    calibrated: bool = True,
     command: str = "penumbra.export.export_bundle",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
-    """Export the model file `checkpoint` (or the folder that holds it) as the bundle `out`."""
+    """Export the model file `checkpoint` (or the folder that holds it) as the bundle `out`.
+
+    If it was calibrated, its gains go into the graph and its rules are those of the calibration.
+    """
     header = read_header(checkpoint)
     architecture, config = header["architecture"], header["config"]
     task, kind, _ = frame_of(architecture)
     model = load_model(checkpoint)
-    graph = export_graph(make_frame(model, architecture, options), options, progress)
+    calibration = load_calibration(checkpoint) if calibrated else None
+    gains, fitted = calibration or (None, None)
+    if fitted is not None:
+        options = _with_rules_of(fitted, options)
+    graph = export_graph(make_frame(model, architecture, options, gains), options, progress)
     variant = {
         "architecture": architecture,
         "dropout": config["dropout"],
@@ -183,7 +196,7 @@ def export_bundle(
         "width": config["width"],
         "relu": options.relu,
         "softmax": options.softmax,
-        "variance": "diagonal" if options.softmax == "jacobian" else "class covariance",
+        "variance": _variance(options, fitted is not None),
     }
     manifest = {
         "name": name or Path(out).name,
@@ -199,18 +212,32 @@ def export_bundle(
         "outputs": [output.entry(options.height, options.width) for output in kind.OUTPUTS],
         "classes": classes_with_colours(config["classes"]) if task == "segmentation" else [],
         "depth": config["depth"] if task == "depth" else None,
-        "calibration": None,
+        "calibration": fitted,
         "thresholds": None,
         "tolerances": tolerances_of(options.precision, variant),
         "provenance": _provenance(header["provenance"], command),
     }
     progress("writing")
     file = Path(checkpoint)
-    return write_bundle(
-        out,
-        manifest,
-        {"model.onnx": graph, WEIGHTS: file if file.suffix == ".safetensors" else file / WEIGHTS},
-    )
+    folder = file.parent if file.suffix == ".safetensors" else file
+    files: dict[str, bytes | Path] = {
+        "model.onnx": graph,
+        WEIGHTS: file if file.suffix == ".safetensors" else file / WEIGHTS,
+    }
+    if fitted is not None:
+        files[CALIBRATION] = folder / CALIBRATION
+    return write_bundle(out, manifest, files)
+
+
+def _with_rules_of(fitted: Mapping[str, Any], options: ExportOptions) -> ExportOptions:
+    """Gains are right for the rules that they were fitted with, and for no others."""
+    return replace(options, relu=fitted["relu"], softmax=fitted["softmax"])
+
+
+def _variance(options: ExportOptions, is_calibrated: bool) -> str:
+    if is_calibrated:
+        return "calibrated"
+    return "diagonal" if options.softmax == "jacobian" else "class covariance"
 
 
 class _Exact(nn.Module):

@@ -1,0 +1,198 @@
+"""Calibration of a trained network on pictures, and the file that keeps it.
+
+`calibration.safetensors` stands beside `weights.safetensors`, in a checkpoint as in a bundle: the
+gains of each layer (see `propagation.gains`), and in its header what they were fitted to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penumbra.errors import PenumbraError
+from penumbra.files import write_atomically
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor, nn
+
+    from penumbra.propagation import Propagated
+    from penumbra.propagation.calibration import Example
+
+CALIBRATION = "calibration.safetensors"
+_HELD_OUT = 0.125  # the share of the views that is only judged by
+
+Progress = Callable[[Iterable, str], Iterable]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a fit is made. The rules are those that the network will be exported with."""
+
+    views: int = 160
+    samples: int = 24
+    steps: int = 400
+    seed: int = 0
+    relu: str = "moment"
+    softmax: str = "moment"
+    size: tuple[int, int] = (192, 256)  # of a view: height, width
+    scales: tuple[float, float] = (0.6, 1.3)
+
+    def __post_init__(self) -> None:
+        if self.samples < 2 or self.steps < 10 or self.views < 2:
+            raise PenumbraError(
+                f"{self.views} views, {self.samples} samples, {self.steps} steps: at least 2, 2 "
+                "and 10 are needed"
+            )
+
+
+def calibrate(
+    checkpoint: Path | str,
+    pictures: Sequence[np.ndarray],
+    options: Options,
+    progress: Progress = lambda work, _: work,
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Fit a network's gains to Monte Carlo on views of `pictures` (RGB); returns them and facts.
+
+    A view is a random part of a picture in other light, as in training; of a network with a size
+    of its own it is the whole picture. An eighth of the views is not fitted to: on them the facts
+    tell the relative error and the ratio of the standard deviation, before and after.
+    """
+    import torch
+
+    from penumbra.models import load_model, read_header
+    from penumbra.propagation.calibration import calibrated, fit_gains
+
+    if not pictures:
+        raise PenumbraError("no pictures to calibrate on")
+    architecture = read_header(checkpoint)["architecture"]
+    model = load_model(checkpoint)
+    walk = walk_of(model, architecture, options.relu, options.softmax)
+    examples = [
+        _example(model, view, options.samples, number)
+        for number, view in enumerate(progress(_views(model, pictures, options), "Monte Carlo"))
+    ]
+    kept = max(1, round(len(examples) * (1 - _HELD_OUT)))
+    judged = examples[kept:] or examples
+    with torch.no_grad():
+        before = _likeness(walk, judged)
+    gains = fit_gains(
+        walk,
+        examples[:kept],
+        options.steps,
+        seed=options.seed,
+        result=_last,
+        progress=lambda work: progress(work, "fitting"),
+    )
+    with torch.no_grad():
+        after = _likeness(calibrated(walk, gains), judged)
+    digest = hashlib.sha256()
+    for picture in pictures:
+        digest.update(picture.tobytes())
+    facts = {
+        **{name: list(v) if isinstance(v, tuple) else v for name, v in asdict(options).items()},
+        "pictures": len(pictures),
+        "pictures_sha256": digest.hexdigest(),
+        "std_relative_error": {"before": before[0], "after": after[0]},
+        "std_ratio": {"before": before[1], "after": after[1]},
+    }
+    return gains, facts
+
+
+def walk_of(
+    model: nn.Module,
+    architecture: str,
+    relu: str,
+    softmax: str,
+    gains: Mapping[str, Tensor] | None = None,
+) -> Propagated:
+    """The walk through what is exported of a network: its batch norms folded, its gains set."""
+    from penumbra.export.folding import fold_batch_norms
+    from penumbra.export.frame import frame_of
+    from penumbra.propagation import propagate
+    from penumbra.propagation.calibration import calibrated
+
+    _, _, head = frame_of(architecture)
+    walk = fold_batch_norms(propagate(head(model).eval(), relu=relu, softmax=softmax))
+    return calibrated(walk, gains) if gains else walk
+
+
+def save_calibration(path: Path, gains: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Path:
+    """Write the file into the folder `path`, whole or not at all."""
+    from safetensors.torch import save
+
+    file = Path(path) / CALIBRATION
+    tensors = {name: gain.contiguous() for name, gain in gains.items()}
+    write_atomically(file, save(tensors, metadata={"penumbra": json.dumps(dict(facts))}))
+    return file
+
+
+def load_calibration(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Gains and facts of a checkpoint or bundle (the folder, or a file in it), if it has them."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    file = (path.parent if path.suffix == ".safetensors" else path) / CALIBRATION
+    if not file.is_file():
+        return None
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            header = json.loads((tensors.metadata() or {})["penumbra"])
+            return {name: tensors.get_tensor(name) for name in tensors.keys()}, header  # noqa: SIM118
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise PenumbraError(
+            f"{file} is no whole calibration ({error}): run `penumbra calibrate` again or remove it"
+        ) from error
+
+
+def _views(
+    model: nn.Module, pictures: Sequence[np.ndarray], options: Options
+) -> Iterable[np.ndarray]:
+    import cv2
+    import numpy as np
+
+    from penumbra.training.augmentation import jitter, random_view
+
+    random = np.random.default_rng(options.seed)
+    own = model.config.get("size")
+    for _ in range(options.views):
+        picture = pictures[int(random.integers(len(pictures)))]
+        if own is None:
+            blank = np.zeros(picture.shape[:2], np.uint8)
+            yield random_view(picture, blank, options.size, options.scales, random)[0]
+        else:
+            yield jitter(cv2.resize(picture, (own[1], own[0])), random)
+
+
+def _example(model: nn.Module, view: np.ndarray, samples: int, seed: int) -> Example:
+    import torch
+
+    from penumbra.models.segnet import Probabilities, SegNet, normalise
+    from penumbra.montecarlo import monte_carlo
+    from penumbra.propagation.calibration import Example
+
+    x = normalise(torch.from_numpy(view)[None], model.config["mean"], model.config["std"])
+    x = x.contiguous(memory_format=torch.channels_last)
+    sampled = Probabilities(model).eval() if isinstance(model, SegNet) else model
+    reference = monte_carlo(sampled, x, samples=samples, seed=seed)
+    return Example(x, reference.mean.float(), reference.std.float(), samples)
+
+
+def _last(output: Any) -> Any:
+    """Of scores and probabilities the probabilities; of one value that."""
+    return output[-1] if isinstance(output, tuple) else output
+
+
+def _likeness(walk: Propagated, examples: Sequence[Example]) -> tuple[float, float]:
+    """Relative error and ratio of the map of mean standard deviations."""
+    off = found = true = 0.0
+    for example in examples:
+        ours = _last(walk(example.input)).std.mean(1)
+        theirs = example.unbiased_std.mean(1)
+        off += float((ours - theirs).abs().mean())
+        found, true = found + float(ours.mean()), true + float(theirs.mean())
+    return off / true, found / true

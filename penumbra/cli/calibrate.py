@@ -1,0 +1,78 @@
+"""Fit the propagated variance to Monte Carlo's, offline and once.
+
+Behind several dropouts the elements of a layer vary together, which variance propagation does not
+see: its result is far too small. This command samples the network on views of pictures like those
+it will meet (not those it is judged by), fits one gain for each pair of channels, and writes them
+as calibration.safetensors beside the weights. `penumbra export` folds them into the variance's
+kernels: on the vehicle nothing is added.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from penumbra.calibration import Options
+from penumbra.errors import PenumbraError
+
+EXAMPLE = "penumbra calibrate ~/.cache/penumbra/runs/street/best --images streets/train"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", type=Path, help="folder with a weights.safetensors")
+    parser.add_argument("--images", type=Path, required=True, help="folder of pictures")
+    for name, text in (
+        ("views", "random parts of the pictures to sample on"),
+        ("samples", "of Monte Carlo on each"),
+        ("steps", "of the fit"),
+        ("seed", "of views, samples and fit"),
+    ):
+        default = getattr(Options, name)
+        parser.add_argument(
+            f"--{name}", type=int, default=default, help=f"{text} (default {default})"
+        )
+    parser.add_argument(
+        "--relu", choices=("moment", "jacobian"), default=Options.relu, help="as at the export"
+    )
+    parser.add_argument("--threads", type=int, help="CPU threads")
+    parser.add_argument("--json", action="store_true", help="one JSON object, no text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import cv2
+    import torch
+    from tqdm import tqdm
+
+    from penumbra.bags.frames import Stretch
+    from penumbra.bags.pictures import images_drive
+    from penumbra.calibration import calibrate, save_calibration
+
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    if not arguments.images.is_dir():
+        raise PenumbraError(f"no folder {arguments.images}: give one with pictures")
+    options = Options(
+        arguments.views, arguments.samples, arguments.steps, arguments.seed, arguments.relu
+    )
+    drive = images_drive(arguments.images, Stretch())
+    pictures = [cv2.cvtColor(frame.image, cv2.COLOR_BGR2RGB) for frame in drive.frames]
+    totals = {"Monte Carlo": options.views, "fitting": options.steps}
+    gains, facts = calibrate(
+        arguments.checkpoint,
+        pictures,
+        options,
+        lambda work, what: tqdm(work, desc=what, total=totals[what], unit="step", mininterval=1),
+    )
+    folder = arguments.checkpoint
+    file = save_calibration(folder.parent if folder.is_file() else folder, gains, facts)
+    if arguments.json:
+        print(json.dumps({"file": str(file), **facts}))
+        return 0
+    error, ratio = facts["std_relative_error"], facts["std_ratio"]
+    print(
+        f"standard deviation against {options.samples} samples, on views that were not fitted to: "
+        f"{error['before']:.1%} off, {ratio['before']:.2f} times as large; calibrated "
+        f"{error['after']:.1%} off, {ratio['after']:.2f} times\n{file}: written"
+    )
+    return 0

@@ -1,0 +1,109 @@
+"""`penumbra calibrate`, and the bundle of a calibrated network: the gains are in its graph."""
+
+from __future__ import annotations
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from exported_networks import network, run, street
+
+from penumbra.bundle import load_bundle
+from penumbra.calibration import (
+    CALIBRATION,
+    Options,
+    calibrate,
+    load_calibration,
+    save_calibration,
+    walk_of,
+)
+from penumbra.cli.main import main
+from penumbra.errors import PenumbraError
+from penumbra.export import ExportOptions, export_bundle
+from penumbra.models import load_model, save_model
+from penumbra.models.segnet import normalise
+
+QUICK = Options(views=8, samples=12, steps=40, size=(64, 96))
+SIZE = {"height": 64, "width": 96}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A network with dropout everywhere, calibrated on pictures of noise."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    save_model(network("encdec"), folder)
+    gains, facts = calibrate(folder, [street(96, 128, seed) for seed in range(4)], QUICK)
+    save_calibration(folder, gains, facts)
+    return folder
+
+
+@pytest.mark.slow
+def test_it_comes_nearer_to_monte_carlo_on_views_it_has_not_seen(checkpoint):
+    _, facts = load_calibration(checkpoint)
+    error, ratio = facts["std_relative_error"], facts["std_ratio"]
+    assert error["after"] < error["before"]
+    assert abs(np.log(ratio["after"])) < abs(np.log(ratio["before"]))
+    assert facts["pictures"] == 4 and len(facts["pictures_sha256"]) == 64
+
+
+@pytest.mark.slow
+def test_the_graph_has_the_gains(checkpoint, tmp_path):
+    bundle = export_bundle(checkpoint, tmp_path / "bundle", ExportOptions(**SIZE))
+    gains, facts = load_calibration(checkpoint)
+    assert load_bundle(bundle.path).manifest["calibration"] == facts
+    assert bundle.manifest["variant"]["variance"] == "calibrated"
+    assert (bundle.path / CALIBRATION).read_bytes() == (checkpoint / CALIBRATION).read_bytes()
+
+    image = street(64, 96, seed=9)
+    found = run(bundle, image)["uncertainty"]
+    model = load_model(checkpoint)
+    rgb = torch.from_numpy(np.ascontiguousarray(image[..., ::-1]))
+    x = normalise(rgb[None], model.config["mean"], model.config["std"])
+    with torch.inference_mode():
+        walk = walk_of(model, "segnet", facts["relu"], facts["softmax"], gains)
+        expected = walk(x)[1].std.mean(1)[0].numpy()
+        without = walk_of(model, "segnet", facts["relu"], facts["softmax"])(x)[1].std.mean(1)[0]
+    # A pooling may flip between equal values, which moves single pixels: nearly all must agree.
+    assert np.mean(np.abs(found - expected) <= 1e-4 * expected + 1e-6) > 0.99
+    assert abs(float(without.mean()) / expected.mean() - 1) > 0.05  # the gains do matter
+
+
+@pytest.mark.slow
+def test_gains_may_be_left_out(checkpoint, tmp_path):
+    bundle = export_bundle(checkpoint, tmp_path / "bundle", ExportOptions(**SIZE), calibrated=False)
+    assert bundle.manifest["calibration"] is None
+    assert CALIBRATION not in bundle.manifest["files"]
+    assert bundle.manifest["variant"]["variance"] == "diagonal"
+
+
+@pytest.mark.slow
+def test_from_the_command_line(tmp_path, capsys):
+    save_model(network("encdec"), tmp_path / "run")
+    (tmp_path / "pictures").mkdir()
+    for number in range(2):
+        cv2.imwrite(str(tmp_path / "pictures" / f"{number}.png"), street(200, 260, number))
+    words = ["calibrate", str(tmp_path / "run"), "--images", str(tmp_path / "pictures"), "--json"]
+    assert main([*words, "--views", "2", "--samples", "2", "--steps", "10"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    _, facts = load_calibration(tmp_path / "run")
+    assert told == {"file": str(tmp_path / "run" / CALIBRATION), **facts}
+    assert facts["views"] == 2 and facts["pictures"] == 2
+
+
+def test_a_broken_calibration_is_named(tmp_path):
+    save_model(network("encdec"), tmp_path)
+    (tmp_path / CALIBRATION).write_bytes(b"not a calibration")
+    with pytest.raises(PenumbraError, match="no whole calibration.*penumbra calibrate"):
+        export_bundle(tmp_path, tmp_path / "bundle", ExportOptions(**SIZE))
+
+
+def test_mistakes_are_told_before_any_work(tmp_path, capsys):
+    words = ["calibrate", str(tmp_path), "--images", str(tmp_path / "nowhere")]
+    assert main(words) != 0
+    assert "nowhere: give one with pictures" in capsys.readouterr().err
+    with pytest.raises(PenumbraError, match="at least 2, 2 and 10"):
+        Options(samples=1)
+    with pytest.raises(PenumbraError, match="no pictures"):
+        calibrate(tmp_path, [], QUICK)
