@@ -49,8 +49,8 @@ def test_likelihood_is_held_against_the_better_of_our_own_monte_carlo():
 def test_table_and_figure_have_every_set(monkeypatch):
     times = {"mc": 1.0, "jacobian": 0.01, "moment": 0.1}
     result = {
-        "sets": {name: {"splits": splits()} for name in PAPER},
-        "exact": {"energy": {"exact_ll": [-1.0, -1.2]}},
+        "sets": {name: {"splits": splits(), "cpu_seconds": 60} for name in PAPER},
+        "exact": {"energy": {"exact_ll": [-1.0, -1.2], "cpu_seconds": 60}},
         "runtime": dict.fromkeys(PAPER, times),
     }
     text = uci.table(result)
@@ -58,6 +58,7 @@ def test_table_and_figure_have_every_set(monkeypatch):
         assert text.count(f"| {row.title} |") == 4
     assert "3.13 ± 0.22" in text  # the paper's
     assert text.count("-1.10 ± 0.10") == 1
+    assert "took 10 minutes" in text
     assert uci.draw(result).axes
 
 
