@@ -2,7 +2,8 @@
 
 For segmentation: global accuracy, class average (mean recall) and mean intersection over union of
 the plain, the Monte-Carlo or the propagated prediction, over all labelled pixels of a CamVid split
-at full size. Classes that the network was trained without are left out.
+at full size, and the expected calibration error of its largest probability (15 bins). Classes that
+the network was trained without are left out.
 
 For depth: abs_rel, sq_rel, rmse (metres), rmse_log and the shares a1, a2, a3 of pixels within a
 factor of 1.25, 1.25², 1.25³, over the pixels with measured depth up to 80 m inside the crop of Garg
@@ -72,6 +73,7 @@ def _segnet(arguments: argparse.Namespace) -> dict[str, Any]:
 
     from penumbra.models import load_model, read_header
     from penumbra.training.camvid import CLASSES, load_camvid
+    from penumbra.training.metrics import Reliability
     from penumbra.training.segmentation import confusion_of, predictor
 
     if read_header(arguments.checkpoint)["architecture"] != "segnet":
@@ -86,10 +88,13 @@ def _segnet(arguments: argparse.Namespace) -> dict[str, Any]:
     for line in data.skipped:
         print(f"skipped: {line}", file=sys.stderr)
     predict = predictor(model, arguments.method, arguments.samples, arguments.seed)
-    confusion = confusion_of(predict, data, partial(tqdm, unit="frame"))
+    reliability = Reliability()
+    confusion = confusion_of(predict, data, partial(tqdm, unit="frame"), reliability)
     described = _described(arguments) | {"split": arguments.split}
     counted = {"frames": len(data), "skipped": len(data.skipped)}
-    return described | counted | confusion.summary() | {"classes": _per_class(classes, confusion)}
+    figures = confusion.summary()
+    figures["expected_calibration_error"] = reliability.expected_calibration_error()
+    return described | counted | figures | {"classes": _per_class(classes, confusion)}
 
 
 def _monodepth(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -145,5 +150,5 @@ def _table(result: dict[str, Any]) -> str:
         else:
             how = ".3f" if name in _PLAIN else ".1%"
             shown = format(value, how) if isinstance(value, float) else value
-            lines.append(f"{name.replace('_', ' '):16} {shown}")
+            lines.append(f"{name.replace('_', ' '):27} {shown}")
     return "\n".join(lines)

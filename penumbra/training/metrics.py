@@ -1,4 +1,4 @@
-"""How good a segmentation is: global accuracy, class average, mean intersection over union."""
+"""How good a segmentation is: global accuracy, class average, mean intersection over union, ECE."""
 
 from __future__ import annotations
 
@@ -39,3 +39,33 @@ class Confusion:
         found = np.diag(self.counts)
         union = self.counts.sum(axis=0) + self.counts.sum(axis=1) - found
         return found / np.maximum(1, union)
+
+
+class Reliability:
+    """How far the confidence of a prediction can be taken at its word.
+
+    Pixels are sorted into `bins` by the probability of their most probable class. The expected
+    calibration error (Guo et al. 2017) is the mean distance between that probability and the share
+    of right labels, bin by bin, weighted by the pixels in them: Σ_b n_b/n |p̄_b - right_b|.
+    """
+
+    def __init__(self, bins: int = 15) -> None:
+        self.bins = bins
+        self.counts = np.zeros(bins, dtype=np.int64)
+        self.confidence = np.zeros(bins)
+        self.right = np.zeros(bins)
+
+    def add(self, truth: np.ndarray, prediction: np.ndarray, confidence: np.ndarray) -> None:
+        """The pixels of one image or batch; those whose truth is `IGNORE` are left out."""
+        known = truth != IGNORE
+        sure = confidence[known].astype(np.float64)
+        places = np.clip((sure * self.bins).astype(np.int64), 0, self.bins - 1)
+        right = (truth == prediction)[known]
+        self.counts += np.bincount(places, minlength=self.bins)
+        self.confidence += np.bincount(places, sure, minlength=self.bins)
+        self.right += np.bincount(places, right, minlength=self.bins)
+
+    def expected_calibration_error(self) -> float:
+        """From 0 (at its word) to 1; NaN without any pixel."""
+        total = self.counts.sum()
+        return float(np.abs(self.confidence - self.right).sum() / total) if total else float("nan")

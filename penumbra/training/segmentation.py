@@ -19,7 +19,7 @@ from penumbra.models.segnet import Probabilities, SegNet, normalise
 from penumbra.training.augmentation import random_view
 from penumbra.training.camvid import LabelledImages, load_camvid
 from penumbra.training.losses import frequency_weights, segmentation_loss
-from penumbra.training.metrics import Confusion
+from penumbra.training.metrics import Confusion, Reliability
 from penumbra.training.outliers import paste_outlier
 from penumbra.training.settings import SegNetOptions
 
@@ -147,9 +147,9 @@ def deterministic(model: nn.Module) -> Predictor:
 
 def predictor(model: nn.Module, method: str, samples: int, seed: int) -> Predictor:
     """Class probabilities by one plain pass, by sampling, or by one propagated pass."""
-    if method == "deterministic":
-        return deterministic(model)
     probabilities = Probabilities(model)
+    if method == "deterministic":
+        return lambda images: probabilities(normalised_for(model, images))
     if method == "propagated":
         from penumbra.propagation import propagate
 
@@ -163,10 +163,21 @@ def predictor(model: nn.Module, method: str, samples: int, seed: int) -> Predict
 
 
 @torch.inference_mode()
-def confusion_of(predict: Predictor, data: LabelledImages, progress: Callable = iter) -> Confusion:
-    """Predict every image at its own size and count; `progress` may wrap the loop in a bar."""
+def confusion_of(
+    predict: Predictor,
+    data: LabelledImages,
+    progress: Callable = iter,
+    reliability: Reliability | None = None,
+) -> Confusion:
+    """Predict every image at its own size and count; `progress` may wrap the loop in a bar.
+
+    `reliability`, if given, is told of every pixel as well: `predict` gives probabilities then.
+    """
     confusion = Confusion(len(data.classes))
     for index in progress(range(len(data))):
         scores = predict(torch.from_numpy(data.images[index])[None])
-        confusion.add(data.labels[index], scores.argmax(dim=1)[0].cpu().numpy())
+        highest, labels = (part[0].cpu().numpy() for part in scores.max(dim=1))
+        confusion.add(data.labels[index], labels)
+        if reliability is not None:
+            reliability.add(data.labels[index], labels, highest)
     return confusion

@@ -15,7 +15,7 @@ from torch import nn
 from penumbra.training.augmentation import jitter, random_view
 from penumbra.training.ema import Average
 from penumbra.training.losses import frequency_weights
-from penumbra.training.metrics import IGNORE, Confusion
+from penumbra.training.metrics import IGNORE, Confusion, Reliability
 from penumbra.training.schedule import rate_factor
 
 
@@ -44,6 +44,19 @@ def test_adding_in_parts_is_adding_at_once(seed):
         parts.add(t, g)
     np.testing.assert_array_equal(whole.counts, parts.counts)
     assert whole.counts.sum() == (truth != IGNORE).sum()
+
+
+def test_expected_calibration_error_of_a_case_counted_by_hand():
+    truth = np.array([0, 0, 1, 1, IGNORE], np.uint8)
+    guess = np.array([0, 1, 1, 1, 0])
+    sure = np.array([0.9, 0.95, 0.3, 1.0, 0.5])
+    reliability = Reliability(bins=2)
+    for part in (slice(0, 2), slice(2, 5)):
+        reliability.add(truth[part], guess[part], sure[part])
+    # Under ½: one pixel, 0.3 sure, right: 0.7 off. From ½ on: three, 2.85/3 sure, 2/3 right.
+    expected = (1 * 0.7 + 3 * (2.85 / 3 - 2 / 3)) / 4
+    assert reliability.expected_calibration_error() == pytest.approx(expected)
+    assert np.isnan(Reliability().expected_calibration_error())
 
 
 def test_median_frequency_weights_of_a_case_counted_by_hand():
