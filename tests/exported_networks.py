@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
 
 import cv2
 import numpy as np
 import onnx
 import onnxruntime
-import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from penumbra.bundle import Bundle
 from penumbra.export.frame import Scores
@@ -21,6 +20,7 @@ from penumbra.models.monodepth import Monodepth
 from penumbra.models.segnet import SegNet, normalise
 from penumbra.propagation import propagate
 from penumbra.training.camvid import CLASSES
+from penumbra.verification.parity import Choices
 
 WIDTH = 0.125
 
@@ -75,55 +75,19 @@ def run(bundle: Bundle, image: np.ndarray, extra: Sequence[str] = ()) -> dict[st
     return dict(zip(names, session.run(names, {bundle.input.name: image}), strict=True))
 
 
-def selections(bundle: Bundle) -> list[str]:
-    """The names of the poolings' selections, encoder by encoder, in the graph of a SegNet."""
-    graph = onnx.load(bundle.model_file).graph
-    names = [n.output[0] for n in graph.node if n.name.split("_")[0] == "model.pool/Where"]
-    integers = {
-        v.name for v in graph.value_info if v.type.tensor_type.elem_type == onnx.TensorProto.INT32
-    }
-    return [name for name in names if name in integers]
-
-
-@dataclass
-class Flips:
-    """Where a pooling chose another of (nearly) equal values than PyTorch."""
-
-    forced: list[np.ndarray]  # phases 0 to 3 of each window, pooling by pooling
-    windows: int = 0
-    flipped: int = 0
-    widest: float = 0.0  # the largest difference between the two choices, for values of order one
-
-    def max_pool2d(self, x: Tensor, kernel_size: int, stride: int, return_indices: bool) -> tuple:
-        """PyTorch's pooling, but with the other's choice, and a note of how they differ."""
-        phases = torch.from_numpy(self.forced.pop(0)).long()
-        rows = torch.arange(phases.shape[2])[:, None] * 2 + phases // 2
-        columns = torch.arange(phases.shape[3]) * 2 + phases % 2
-        forced = rows * x.shape[3] + columns
-        largest, own = torch.max_pool2d(x, 2), F.max_pool2d_with_indices(x, 2)[1]
-        chosen = x.flatten(2).gather(2, forced.flatten(2)).view_as(largest)
-        gap = (largest - chosen) / (largest.abs() + 1)  # activations are of order one
-        self.windows += own.numel()
-        self.flipped += int((own != forced).sum())
-        self.widest = max(self.widest, float(gap.max()))
-        return largest, forced
-
-
 @torch.inference_mode()
 def reference(
     kind: str,
     image: np.ndarray,
     relu: str = "moment",
-    flips: Flips | None = None,
+    flips: Choices | None = None,
     softmax: str = "jacobian",
 ) -> dict[str, np.ndarray]:
     """The same outputs by PyTorch's propagation of the network itself, written out once more."""
     model = network(kind)
     rgb = torch.from_numpy(image[..., ::-1].copy())[None]
     x = normalise(rgb, model.config["mean"], model.config["std"])
-    with pytest.MonkeyPatch.context() as patch:
-        if flips is not None:
-            patch.setattr(F, "max_pool2d", flips.max_pool2d)
+    with flips.made() if flips is not None else nullcontext():
         logits, probabilities = propagate(Scores(model), relu=relu, softmax=softmax)(x)
     p = probabilities.mean[0].numpy()
     uncertainty = np.sqrt(probabilities.variance[0].numpy()).mean(0)
@@ -135,8 +99,3 @@ def reference(
         "entropy": -np.sum(p * np.log(np.maximum(p, 1e-38)), axis=0),
         "max_logit": logits.mean[0].numpy().max(0),
     }
-
-
-def within(found: np.ndarray, expected: np.ndarray, relative: float, absolute: float) -> float:
-    """The share of pixels that are within the tolerance."""
-    return float(np.mean(np.abs(found - expected) <= relative * np.abs(expected) + absolute))

@@ -3,6 +3,7 @@
 propagation: propagated networks against the plain networks they are made from.
 runner: a bundle's first frame from a cold start, and its frames against the plain network and
 against Monte Carlo.
+parity: how far a bundle's CPU runners agree with PyTorch's propagation, on pictures.
 node: what the ROS 2 node adds to the bare model, over DDS, with all raw outputs subscribed to.
 """
 
@@ -32,11 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="default: one per core, as a user gets; propagation: 1",
     )
-    parser.add_argument("--bundle", type=Path, help="runner, node: what to run")
-    parser.add_argument("--runner", default="auto", help="runner, node: which one (default: auto)")
+    parser.add_argument("--bundle", type=Path, help="runner, parity, node: what to run")
     parser.add_argument(
-        "--size", default="480x360", help="runner, node: image size (default: 480x360)"
+        "--runner", default="auto", help="which one (default: auto; parity: all of the CPU)"
     )
+    parser.add_argument(
+        "--size",
+        metavar="WIDTHxHEIGHT",
+        help="of images (default: 480x360; parity: 480x360, 1242x375 and 321x243)",
+    )
+    parser.add_argument("--images", type=Path, help="parity: folder of pictures")
+    parser.add_argument("--frames", type=int, default=4, help="parity: of the pictures (4)")
     parser.add_argument("--samples", type=int, default=50, help="runner: of Monte Carlo")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
 
@@ -96,6 +103,44 @@ def _runner(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"first_frame": asdict(first), "comparisons": [asdict(line) for line in table]}
 
 
+def _parity(arguments: argparse.Namespace) -> dict[str, Any]:
+    from penumbra.runners import RUNNERS, runner_class
+    from penumbra.runners.base import Settings
+    from penumbra.verification import parity
+
+    if arguments.images is None:
+        raise PenumbraError("--images is missing: give a folder of pictures of ordinary streets")
+    if arguments.frames < 1:
+        raise PenumbraError(f"--frames is {arguments.frames}: at least one picture is needed")
+    bundle = _bundle(arguments)
+    names = [arguments.runner]
+    if arguments.runner == "auto":
+        installed = [name for name in RUNNERS if runner_class(name).obstacle(Settings()) is None]
+        names = [name for name in installed if not name.startswith("tensorrt")]
+    sizes = parity.SIZES
+    if arguments.size or bundle.input.height is not None:
+        width, height = _size(arguments)
+        fixed = bundle.input.height, bundle.input.width
+        sizes = [(height, width) if arguments.size else fixed]
+    files = parity.spread(arguments.images, arguments.frames)
+    print(
+        f"share of equal labels (goal {parity.PREDICTION}) and uncertainty "
+        f"({parity.UNCERTAINTY}); flips of poolings; the shares with the same choices"
+    )
+    found = []
+    for one in parity.measure(bundle, files, names, sizes):
+        found.append(asdict(one))
+        print(
+            f"{one.width}x{one.height} {one.image:20.20} {one.runner:12} "
+            f"{one.free.prediction:.6f} {one.free.uncertainty:.5f}  "
+            f"{one.flipped:4} of {one.windows} (within {one.widest:.0e})  "
+            f"{one.aligned.prediction:.6f} {one.aligned.uncertainty:.5f}"
+            f"{'' if one.aligned.enough else '  missed'}",
+            flush=True,
+        )
+    return {"parity": found}
+
+
 def _node(arguments: argparse.Namespace) -> dict[str, Any]:
     from penumbra.nodes import benchmark
 
@@ -116,15 +161,24 @@ def _node(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _bundle_and_size(arguments: argparse.Namespace) -> tuple[Bundle, int, int]:
+    return _bundle(arguments), *_size(arguments)
+
+
+def _bundle(arguments: argparse.Namespace) -> Bundle:
     from penumbra.bundle import load_bundle
 
     if arguments.bundle is None:
         raise PenumbraError("--bundle is missing: give the folder of a bundle, config/models/NAME")
+    return load_bundle(arguments.bundle)
+
+
+def _size(arguments: argparse.Namespace) -> tuple[int, int]:
+    text = arguments.size or "480x360"
     try:
-        width, height = map(int, arguments.size.split("x"))
+        width, height = map(int, text.split("x"))
     except ValueError:
-        raise PenumbraError(f"--size {arguments.size!r}: write it as WIDTHxHEIGHT") from None
-    return load_bundle(arguments.bundle), width, height
+        raise PenumbraError(f"--size {text!r}: write it as WIDTHxHEIGHT") from None
+    return width, height
 
 
-_MEASURES = {"propagation": _propagation, "runner": _runner, "node": _node}
+_MEASURES = {"propagation": _propagation, "runner": _runner, "parity": _parity, "node": _node}

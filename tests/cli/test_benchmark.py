@@ -1,11 +1,15 @@
 """The benchmark's machinery; what it measures is judged by people, not by the suite."""
 
+import copy
 import json
 
 import pytest
 import tiny_bundles
 import torch
+from exported_networks import network, street
+from small_drives import write_png
 
+from penumbra.bundle import MODEL, WEIGHTS, write_bundle
 from penumbra.cli.main import main
 from penumbra.export import ExportOptions, export_bundle
 from penumbra.models import save_model
@@ -33,6 +37,75 @@ def test_runner_compares_a_bundle_with_its_plain_network_and_with_sampling(tmp_p
     assert all(0 < value < 1e4 for value in pairs.values())
     assert result["machine"]["threads"] == 0  # as the node has it: one per core
     assert "all threads" in result["first_frame"]["runner"]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parity")
+    save_model(network("encdec"), folder / "model")
+    return export_bundle(folder / "model", folder / "bundle", ExportOptions(67, 101))
+
+
+@pytest.fixture
+def parity_of(exported, tmp_path, capsys):
+    """`parity_of(model)` measures the exported graph as if it were that of `model`."""
+    for seed in range(3):
+        write_png(tmp_path / "pictures" / f"{seed}.png", street(80, 120, seed))
+
+    def measure(model):
+        save_model(model, tmp_path / "model")
+        manifest = {k: v for k, v in exported.manifest.items() if k not in ("schema", "files")}
+        contents = {MODEL: exported.model_file, WEIGHTS: tmp_path / "model" / WEIGHTS}
+        write_bundle(tmp_path / "bundle", manifest, contents)
+        words = f"--bundle {tmp_path / 'bundle'} --images {tmp_path / 'pictures'} --frames 2"
+        figures = tmp_path / "figures.json"
+        assert main(["benchmark", "parity", *words.split(), "--json", str(figures)]) == 0
+        return json.loads(figures.read_text())["parity"], capsys.readouterr().out
+
+    return measure
+
+
+@pytest.mark.slow
+def test_parity_finds_a_graph_and_its_own_network_alike(parity_of):
+    found, printed = parity_of(network("encdec"))
+    assert {(one["runner"], one["image"]) for one in found} == {
+        (runner, image) for runner in ("onnxruntime", "openvino") for image in ("0.png", "1.png")
+    }
+    for one in found:
+        assert (one["height"], one["width"]) == (67, 101)
+        assert one["aligned"]["prediction"] >= 0.9999
+        assert one["aligned"]["uncertainty"] >= 0.999
+        assert one["windows"] > 10_000
+        # Values of order one, sums of up to 4,608 rounded products: √4608 · 6e-8 = 4e-6.
+        assert one["widest"] <= 1e-5
+    assert "missed" not in printed
+
+
+@pytest.mark.slow
+def test_parity_finds_a_graph_and_another_network_unlike(parity_of):
+    """A thousandth more of the last layer: labels stay, the uncertainty of every pixel does not."""
+    other = copy.deepcopy(network("encdec"))
+    with torch.no_grad():
+        other.classifier.weight *= 1.001
+    found, printed = parity_of(other)
+    for one in found:
+        assert one["free"]["prediction"] > 0.99
+        assert one["free"]["uncertainty"] < 0.5
+        assert one["aligned"]["uncertainty"] < 0.5
+    assert printed.count("missed") == len(found)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("", "--images is missing"),
+        ("--images none --bundle none", "no bundle at none"),
+        ("--images none --bundle none --frames 0", "--frames is 0"),
+    ],
+)
+def test_parity_s_mistakes_are_told(capsys, words, message):
+    assert main(["benchmark", "parity", *words.split()]) != 0
+    assert message in capsys.readouterr().err
 
 
 def test_node_s_overhead_is_what_its_stages_add_up_to(tmp_path, capsys):

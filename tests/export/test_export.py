@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from exported_networks import network, run, street, within
+from exported_networks import network, run, street
 
 from penumbra.bundle import DepthSpec, InputSpec, load_bundle
 from penumbra.cli.main import main
@@ -19,6 +19,7 @@ from penumbra.models import save_model
 from penumbra.models.segnet import SegNet, normalise
 from penumbra.propagation import propagate
 from penumbra.training.camvid import CLASSES
+from penumbra.verification.parity import within
 
 
 @pytest.fixture

@@ -10,19 +10,20 @@ made on both sides all the rest has to agree.
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
-from exported_networks import Flips, network, reference, run, selections, street, within
+from exported_networks import network, reference, run, street
 
-SIZES = [(360, 480), (375, 1242), (243, 321)]
+from penumbra.verification.parity import SIZES, Choices, selections, within
 
 
 def compare(
     bundle, kind: str, image: np.ndarray, relu: str = "moment", softmax: str = "jacobian"
-) -> Flips:
-    names = selections(bundle)
+) -> Choices:
+    names = selections(onnx.load(bundle.model_file))
     assert len(names) == 5
     found = run(bundle, image, names)
-    flips = Flips([found[name] for name in names])
+    flips = Choices([found[name] for name in names])
     expected = reference(kind, image, relu, flips, softmax)
     assert np.mean(found["labels"] == expected["labels"]) >= 0.9999
     assert within(found["uncertainty"], expected["uncertainty"], 1e-4, 1e-6) >= 0.999
@@ -68,10 +69,10 @@ def test_flips_are_noticed(exported):
     """So that the tests above mean something: another choice in one window is seen."""
     bundle = exported("class")
     image = street(67, 101)
-    names = selections(bundle)
+    names = selections(onnx.load(bundle.model_file))
     found = run(bundle, image, names)
     found[names[0]][0, 0, 3, 5] = (found[names[0]][0, 0, 3, 5] + 1) % 4
-    flips = Flips([found[name] for name in names])
+    flips = Choices([found[name] for name in names])
     reference("class", image, flips=flips)
     assert flips.flipped >= 1
     assert flips.widest > 1e-3

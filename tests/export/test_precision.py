@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from exported_networks import Flips, reference, run, selections, street, within
+from exported_networks import reference, run, street
 from onnx import TensorProto
+
+from penumbra.verification.parity import Choices, selections, within
 
 SIZE = {"height": 67, "width": 101}
 
@@ -68,9 +70,9 @@ def test_how_far_it_moves(exported, kind, precision, labels, relative):
     """
     image = street(67, 101)
     bundle = exported(kind, **SIZE, precision=precision)
-    names = selections(bundle)
+    names = selections(onnx.load(bundle.model_file))
     found = run(bundle, image, names)
-    flips = Flips([found[name] for name in names])
+    flips = Choices([found[name] for name in names])
     expected = reference(kind, image, flips=flips)
     assert all(np.isfinite(value).all() for value in found.values())
     assert np.mean(found["labels"] == expected["labels"]) >= labels

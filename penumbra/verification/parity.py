@@ -1,0 +1,212 @@
+"""What the runners make of a bundle's graph, against PyTorch's propagation of the network itself.
+
+Two kinds of differences are told apart. Rounding differs everywhere, in the last digits. And where
+two values of a pooling window are equal up to rounding (above all in a saturated sky, where all
+four are), one side takes the one and one the other, and a decoder layer is moved by a pixel there.
+Such flips are counted; with the same choices made on both sides, all the rest has to agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import cv2
+import numpy as np
+import onnx
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from penumbra.bundle import MODEL, Bundle
+from penumbra.errors import PenumbraError
+from penumbra.export.frame import Frame, frame_of
+from penumbra.image_files import read_image_file
+from penumbra.models import load_model, read_header
+from penumbra.propagation import propagate
+from penumbra.runners import create
+
+PREDICTION, UNCERTAINTY = 0.9999, 0.999  # the shares of equal pixels that are asked for
+RELATIVE, ABSOLUTE = 1e-4, 1e-6  # differences of an uncertainty, or a disparity, that are none
+SIZES = [(360, 480), (375, 1242), (243, 321)]  # CamVid's, KITTI's, and one that nothing divides
+_SUFFIXES = (".png", ".jpg", ".jpeg")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The shares of pixels with an equal label (or disparity), and with an equal uncertainty."""
+
+    prediction: float
+    uncertainty: float
+
+    @classmethod
+    def of(cls, found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> Agreement:
+        if "labels" in expected:
+            prediction = float(np.mean(found["labels"] == expected["labels"]))
+        else:
+            prediction = within(found["disparity"], expected["disparity"])
+        return cls(prediction, within(found["uncertainty"], expected["uncertainty"]))
+
+    @property
+    def enough(self) -> bool:
+        return self.prediction >= PREDICTION and self.uncertainty >= UNCERTAINTY
+
+
+@dataclass(frozen=True)
+class Parity:
+    """One image on one runner."""
+
+    runner: str
+    height: int
+    width: int
+    image: str
+    free: Agreement  # as the runner is
+    aligned: Agreement  # with the runner's choices in all poolings of the reference
+    windows: int
+    flipped: int  # windows in which the runner chose another of (nearly) equal values
+    widest: float  # the largest difference between two such values
+
+
+def within(
+    found: np.ndarray, expected: np.ndarray, relative: float = RELATIVE, absolute: float = ABSOLUTE
+) -> float:
+    """The share of pixels that are within the tolerance."""
+    return float(np.mean(np.abs(found - expected) <= relative * np.abs(expected) + absolute))
+
+
+def measure(
+    bundle: Bundle,
+    files: Sequence[Path],
+    runners: Sequence[str],
+    sizes: Sequence[tuple[int, int]] = SIZES,
+) -> Iterator[Parity]:
+    """Every image in every size (height, width) on every runner, as each is done."""
+    frame = reference_frame(bundle)
+    wanted = [frame.OUTPUTS[0].name, "uncertainty"]
+    with TemporaryDirectory() as scratch:
+        shown, names = showing_choices(bundle, Path(scratch))
+        for size in sizes:
+            pictures = {file.name: _scaled(file, size, bundle) for file in files}
+            expected = {name: outputs_of(frame, image) for name, image in pictures.items()}
+            for kind in runners:
+                with (
+                    create(kind, bundle, wanted) as runner,
+                    create(kind, shown, [*wanted, *names]) as telling,
+                ):
+                    for name, image in pictures.items():
+                        free = Agreement.of(runner.infer(image), expected[name])
+                        told = telling.infer(image)
+                        choices = Choices([told[chosen] for chosen in names])
+                        aligned = Agreement.of(told, outputs_of(frame, image, choices))
+                        yield Parity(
+                            kind, *size, name, free, aligned,
+                            choices.windows, choices.flipped, choices.widest,
+                        )  # fmt: skip
+
+
+def spread(folder: Path, count: int) -> list[Path]:
+    """So many of the pictures in `folder`, evenly from the first on."""
+    if not folder.is_dir():
+        raise PenumbraError(f"no folder {folder}: --images is one with pictures (PNG or JPEG)")
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES)
+    if not files:
+        raise PenumbraError(f"no image (JPEG or PNG) in {folder}")
+    count = min(count, len(files))
+    return [files[number * len(files) // count] for number in range(count)]
+
+
+def _scaled(file: Path, size: tuple[int, int], bundle: Bundle) -> np.ndarray:
+    image = cv2.resize(
+        read_image_file(file, cv2.IMREAD_COLOR), size[::-1], interpolation=cv2.INTER_AREA
+    )
+    return image if bundle.input.channel_order == "bgr" else image[..., ::-1]
+
+
+@dataclass
+class Choices:
+    """Poolings that take what another has chosen, and note where they would have differed."""
+
+    forced: list[np.ndarray]  # phases 0 to 3 of each window, pooling by pooling
+    windows: int = 0
+    flipped: int = 0
+    widest: float = 0.0  # the largest difference between the two choices, for values of order one
+
+    def max_pool2d(self, x: Tensor, kernel_size: int, stride: int, return_indices: bool) -> tuple:
+        """PyTorch's pooling, but with the other's choice, and a note of how they differ."""
+        phases = torch.from_numpy(self.forced.pop(0)).long()
+        rows = torch.arange(phases.shape[2])[:, None] * 2 + phases // 2
+        columns = torch.arange(phases.shape[3]) * 2 + phases % 2
+        forced = rows * x.shape[3] + columns
+        largest, own = torch.max_pool2d(x, 2), F.max_pool2d_with_indices(x, 2)[1]
+        chosen = x.flatten(2).gather(2, forced.flatten(2)).view_as(largest)
+        gap = (largest - chosen) / (largest.abs() + 1)  # activations are of order one
+        self.windows += own.numel()
+        self.flipped += int((own != forced).sum())
+        self.widest = max(self.widest, float(gap.max()))
+        return largest, forced
+
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        """Within, every pooling with indices is this one: the walk knows of no other way in."""
+        own = F.max_pool2d
+        F.max_pool2d = self.max_pool2d
+        try:
+            yield
+        finally:
+            F.max_pool2d = own
+
+
+def reference_frame(bundle: Bundle) -> Frame:
+    """The frame that was exported, but of the network as it was trained, with native poolings."""
+    header = read_header(bundle.weights_file)
+    model = load_model(bundle.weights_file)
+    _, kind, head = frame_of(header["architecture"])
+    variant = bundle.manifest["variant"]
+    rules = {"relu": variant["relu"], "softmax": variant.get("softmax", "jacobian")}
+    walk = propagate(head(model), **rules)
+    size = tuple(model.config["size"]) if "size" in model.config else None
+    order = bundle.input.channel_order
+    return kind(walk, order, model.config["mean"], model.config["std"], size).eval()
+
+
+def outputs_of(
+    frame: Frame, image: np.ndarray, choices: Choices | None = None
+) -> dict[str, np.ndarray]:
+    """By name, computed by PyTorch."""
+    pixels = torch.from_numpy(np.ascontiguousarray(image))
+    with torch.inference_mode():
+        if choices is None:
+            values = frame(pixels)
+        else:
+            with choices.made():
+                values = frame(pixels)
+    return {out.name: value.numpy() for out, value in zip(frame.OUTPUTS, values, strict=True)}
+
+
+def selections(model: onnx.ModelProto) -> list[str]:
+    """The names of the poolings' selections in a graph, from the first to the last."""
+    integers = {
+        value.name
+        for value in model.graph.value_info
+        if value.type.tensor_type.elem_type == onnx.TensorProto.INT32
+    }
+    chosen = (node.output[0] for node in model.graph.node if node.op_type == "Where")
+    return [name for name in chosen if name in integers]
+
+
+def showing_choices(bundle: Bundle, folder: Path) -> tuple[Bundle, list[str]]:
+    """A copy of the bundle that also puts out what its poolings select, and the outputs' names."""
+    model = onnx.load(bundle.model_file)
+    names = selections(model)
+    for name in names:
+        model.graph.output.append(onnx.ValueInfoProto(name=name))
+    onnx.save(model, folder / MODEL)
+    shown = [
+        {"name": name, "dtype": "int32", "shape": [], "meaning": "", "unit": "", "optional": True}
+        for name in names
+    ]
+    manifest = {**bundle.manifest, "outputs": [*bundle.manifest["outputs"], *shown]}
+    return Bundle(folder, manifest), names
