@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from penumbra.experiments.regression.data import RegressionSet, Scaled
-from penumbra.experiments.regression.exact import exact_log_likelihood
+from penumbra.experiments.regression.exact import enumerated, exact_log_likelihood
 from penumbra.experiments.regression.prediction import (
     Gaussian,
     Mixture,
@@ -73,9 +73,11 @@ def measure(data: RegressionSet, settings: Settings, bar: Bar) -> dict[str, Any]
 def exact(
     data: RegressionSet, settings: Settings, bar: Bar, part: dict[str, Any]
 ) -> dict[str, list[float]]:
-    """Log-likelihood of the networks that `measure` chose (trained anew), without a Gaussian."""
+    """The networks that `measure` chose (trained anew) without linearisation or a Gaussian."""
     points = torch.tensor(part["grid"])[torch.tensor(part["chosen"])[:, :1]]
-    likelihoods = []
+    found: dict[str, list[float]] = {
+        name: [] for name in ("enumerated_ll", "enumerated_variance", "exact_ll")
+    }
     with torch.no_grad():
         stack, rows = _final(data, points, settings, bar)
         for i in bar(range(len(data.splits)), "exact likelihood"):
@@ -83,9 +85,12 @@ def exact(
             x = torch.from_numpy(scale.inputs(data.x[test]))
             y = torch.from_numpy((data.y[test] - scale.y_mean) / scale.y_std)
             tau = float(points[i, OURS, 1]) * scale.y_std**2
-            found = exact_log_likelihood(stack.network(i, OURS), x, y, tau)
-            likelihoods.append(float(found.mean()) - math.log(scale.y_std))
-    return {"exact_ll": likelihoods}
+            model, unit = stack.network(i, OURS), math.log(scale.y_std)
+            moments = enumerated(model, x)
+            found["enumerated_ll"].append(float(moments.log_likelihood(y, tau).mean()) - unit)
+            found["enumerated_variance"].append(float(moments.variance.mean()) * scale.y_std**2)
+            found["exact_ll"].append(float(exact_log_likelihood(model, x, y, tau).mean()) - unit)
+    return found
 
 
 def _final(data: RegressionSet, chosen: Tensor, settings: Settings, bar: Bar) -> tuple[Stack, Part]:

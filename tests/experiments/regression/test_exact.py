@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from penumbra.experiments.regression.exact import exact_log_likelihood
+from penumbra.experiments.regression.exact import enumerated, exact_log_likelihood
 from penumbra.experiments.regression.prediction import Mixture
+from penumbra.montecarlo import monte_carlo
 
 RATE, TAU = 0.2, 5.0
 
@@ -28,7 +29,7 @@ def rows():
 
 
 @torch.no_grad()
-def enumerated(model, x, y, inputs):
+def over_all_masks(model, x, y, inputs):
     """The likelihood over all hidden masks, and over the input masks in `inputs`."""
     total = torch.zeros(len(x), dtype=torch.float64)
     for first in inputs:
@@ -45,16 +46,39 @@ def enumerated(model, x, y, inputs):
 @torch.no_grad()
 def test_with_all_input_masks_it_is_the_sum_over_all_masks(model, rows):
     x, y = rows
-    expected = enumerated(model, x, y, itertools.product((0.0, 1.0), repeat=3)).log()
+    expected = over_all_masks(model, x, y, itertools.product((0.0, 1.0), repeat=3)).log()
     found = exact_log_likelihood(model, x, y, TAU, most=3)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)  # the noise's cut-off is 7e-10
+
+
+@torch.no_grad()
+def test_moments_over_all_input_masks_are_those_of_sampling(model, rows):
+    x, _ = rows
+    found = enumerated(model, x, most=3)
+    reference = monte_carlo(model, x, samples=200_000)
+    # 200,000 samples: four standard errors of a mean, and 2 % (six errors) of a variance.
+    error = (reference.variance[:, 0] / 200_000).sqrt()
+    assert ((found.mean - reference.mean[:, 0]).abs() < 4 * error).all()
+    torch.testing.assert_close(found.variance, reference.variance[:, 0], rtol=0.02, atol=0)
+
+
+@torch.no_grad()
+def test_single_drops_are_enough_at_small_rates(model, rows):
+    x, _ = rows
+    for layer in (model[0], model[3]):
+        layer.p = 0.005
+    found, all_masks = enumerated(model, x), enumerated(model, x, most=3)
+    for layer in (model[0], model[3]):
+        layer.p = RATE
+    # What is left out has a probability of 7e-5 against the 1.5e-2 that make up the variance.
+    torch.testing.assert_close(found.variance, all_masks.variance, rtol=0.03, atol=0)
 
 
 @torch.no_grad()
 def test_the_remaining_masks_are_given_the_gaussian(model, rows):
     x, y = rows
     single = [m for m in itertools.product((0.0, 1.0), repeat=3) if sum(m) >= 2]
-    known = enumerated(model, x, y, single)
+    known = over_all_masks(model, x, y, single)
     found = exact_log_likelihood(model, x, y, TAU).exp()
     left = 1 - (1 - RATE) ** 3 - 3 * RATE * (1 - RATE) ** 2
     assert (found > known).all()
