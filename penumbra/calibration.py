@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
+    from penumbra.bundle import Bundle
     from penumbra.propagation import Propagated
     from penumbra.propagation.calibration import Example
 
@@ -109,16 +110,27 @@ def walk_of(
     relu: str,
     softmax: str,
     gains: Mapping[str, Tensor] | None = None,
+    folded: bool = True,
 ) -> Propagated:
-    """The walk through what is exported of a network: its batch norms folded, its gains set."""
+    """The walk through what is exported of a network: its gains set, its batch norms `folded`."""
     from penumbra.export.folding import fold_batch_norms
     from penumbra.export.frame import frame_of
     from penumbra.propagation import propagate
     from penumbra.propagation.calibration import calibrated
 
     _, _, head = frame_of(architecture)
-    walk = fold_batch_norms(propagate(head(model).eval(), relu=relu, softmax=softmax))
+    walk = propagate(head(model).eval(), relu=relu, softmax=softmax)
+    if folded:
+        walk = fold_batch_norms(walk)
     return calibrated(walk, gains) if gains else walk
+
+
+def walk_of_bundle(bundle: Bundle, model: nn.Module, folded: bool = True) -> Propagated:
+    """What a bundle's graph computes, in PyTorch: `model` with the bundle's rules and gains."""
+    variant = bundle.manifest["variant"]
+    gains, _ = load_calibration(bundle.path) or (None, None)
+    softmax = variant.get("softmax", "jacobian")
+    return walk_of(model, variant["architecture"], variant["relu"], softmax, gains, folded)
 
 
 def save_calibration(path: Path, gains: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Path:

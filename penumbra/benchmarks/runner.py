@@ -103,10 +103,10 @@ def compare(
     """The bundle on its runner against the plain network there, and against PyTorch."""
     import torch
 
+    from penumbra.calibration import walk_of_bundle
     from penumbra.export import plain_bundle
     from penumbra.models import load_model
     from penumbra.montecarlo import monte_carlo
-    from penumbra.propagation import propagate
 
     torch.set_num_threads(threads or torch.get_num_threads())
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
@@ -114,7 +114,7 @@ def compare(
     model = load_model(bundle.weights_file)
     head = _probabilities_of(model)
     x = torch.rand(1, 3, *(model.config.get("size") or size))
-    walk = propagate(head, **_rules_of(bundle))
+    walk = walk_of_bundle(bundle, model, folded=False)
     with TemporaryDirectory() as folder:
         plain = plain_bundle(bundle, Path(folder) / "plain")
         with Pipeline(bundle, settings) as ours, Pipeline(plain, settings) as without:
@@ -165,8 +165,3 @@ def _probabilities_of(model: Any) -> Any:
     from penumbra.models.segnet import Probabilities, SegNet
 
     return Probabilities(model).eval() if isinstance(model, SegNet) else model
-
-
-def _rules_of(bundle: Bundle) -> dict[str, str]:
-    variant = bundle.manifest["variant"]
-    return {"relu": variant["relu"], "softmax": variant.get("softmax", "jacobian")}

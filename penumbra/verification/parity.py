@@ -22,11 +22,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from penumbra.bundle import MODEL, Bundle
+from penumbra.calibration import walk_of_bundle
 from penumbra.errors import PenumbraError
 from penumbra.export.frame import Frame, frame_of
 from penumbra.image_files import read_image_file
-from penumbra.models import load_model, read_header
-from penumbra.propagation import propagate
+from penumbra.models import load_model
 from penumbra.runners import create
 
 PREDICTION, UNCERTAINTY = 0.9999, 0.999  # the shares of equal pixels that are asked for
@@ -161,12 +161,9 @@ class Choices:
 
 def reference_frame(bundle: Bundle) -> Frame:
     """The frame that was exported, but of the network as it was trained, with native poolings."""
-    header = read_header(bundle.weights_file)
     model = load_model(bundle.weights_file)
-    _, kind, head = frame_of(header["architecture"])
-    variant = bundle.manifest["variant"]
-    rules = {"relu": variant["relu"], "softmax": variant.get("softmax", "jacobian")}
-    walk = propagate(head(model), **rules)
+    _, kind, _ = frame_of(bundle.manifest["variant"]["architecture"])
+    walk = walk_of_bundle(bundle, model, folded=False)
     size = tuple(model.config["size"]) if "size" in model.config else None
     order = bundle.input.channel_order
     return kind(walk, order, model.config["mean"], model.config["std"], size).eval()
