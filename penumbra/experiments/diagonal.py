@@ -56,13 +56,18 @@ def _plain(stage: covariances.Stage) -> dict[str, Any]:
     return asdict(stage) | {"matrix": [[float(f"{v:.3g}") for v in line] for line in matrix]}
 
 
-def _over_networks(result: dict[str, Any], kind: str, name: str, below: str = "") -> np.ndarray:
-    """The mean over the networks of a figure after each layer, or of its ratio to another."""
-    values = [
-        [stage[name] / (stage[below] if below else 1) for stage in stages]
-        for stages in result[kind]
-    ]
-    return np.mean(values, axis=0)
+def _ratios(result: dict[str, Any], kind: str, name: str) -> np.ndarray:
+    """A propagated variance over the sampled one, (networks, layers).
+
+    Never averaged: networks that err in opposite directions would seem right together.
+    """
+    return np.array(
+        [[stage[name] / stage["variance"] for stage in stages] for stages in result[kind]]
+    )
+
+
+def _range(values: np.ndarray) -> str:
+    return f"{values.min():.2f} to {values.max():.2f}"
 
 
 def _normalized(result: dict[str, Any], kind: str, name: str) -> np.ndarray:
@@ -73,49 +78,42 @@ def _normalized(result: dict[str, Any], kind: str, name: str) -> np.ndarray:
 
 
 def table(result: dict[str, Any]) -> str:
-    def column(kind: str, name: str, below: str = "") -> np.ndarray:
-        return _over_networks(result, kind, name, below)
-
-    columns = [
-        (_normalized(result, kind, "variance"), column(kind, "share"),
-         column(kind, "diagonal", "variance"), column(kind, "full", "variance"))
-        for kind in KINDS
-    ]  # fmt: skip
-    head = ["after layer"] + [
-        f"{kind}: {what}"
-        for kind in KINDS
-        for what in ("variance / first", "off the diagonal", "diagonal / MC", "full / MC")
-    ]
-    lines = [
-        [name, *(f"{abs(values[i]):.0%}" if j == 1 else f"{values[i]:.2f}"
-                 for group in columns for j, values in enumerate(group))]
-        for i, name in enumerate(_NAMES)
-    ]  # fmt: skip
+    head, columns = ["after layer"], []
+    for kind in KINDS:
+        names = ("variance / first", "off the diagonal", "diagonal / MC", "full / MC")
+        head += [f"{kind}: {what}" for what in names]
+        shares = np.array([[stage["share"] for stage in stages] for stages in result[kind]])
+        columns += [
+            [f"{value:.2f}" for value in _normalized(result, kind, "variance")],
+            [f"{abs(share):.0%}" for share in shares.mean(0)],
+            *([_range(layer) for layer in _ratios(result, kind, name).T]
+              for name in ("diagonal", "full")),
+        ]  # fmt: skip
+    lines = [list(line) for line in zip(_NAMES, *columns, strict=True)]
     return "\n\n".join([rows(head, lines), _words(result)])
 
 
 def _words(result: dict[str, Any]) -> str:
-    lost = {kind: _over_networks(result, kind, "diagonal", "variance") for kind in KINDS}
-    full = _over_networks(result, "trained", "full", "variance")
+    diagonal = {kind: _ratios(result, kind, "diagonal") for kind in KINDS}
+    full = {kind: _ratios(result, kind, "full") for kind in KINDS}
     return (
         "Variance / first: mean variance over that after the first dropout, the paper's upper "
         "curve. Off the diagonal: the share of the squared covariance matrix (Frobenius) that the "
         "diagonal leaves out. Diagonal / MC and full / MC: the propagated mean variance over the "
-        f"sampled one ({covariances.SAMPLES:,} samples, {PICTURES} test patches, mean of "
-        f"{NETWORKS} networks). The trained networks name the centre's class of "
-        f"{np.mean(result['accuracy']):.0%} of the test patches (the most frequent class: "
-        f"{result['most_frequent_class']:.0%}).\n\n"
+        f"sampled one ({covariances.SAMPLES:,} samples, {PICTURES} test patches), the lowest to "
+        f"the highest of {NETWORKS} networks; the first two columns are means. The trained "
+        f"networks name the centre's class of {np.mean(result['accuracy']):.0%} of the test "
+        f"patches (the most frequent class: {result['most_frequent_class']:.0%}).\n\n"
         "The paper prints no figures here. What it sees holds: dropout strengthens the diagonal "
-        "(layer 5), variance falls where there is none, and most of the matrix stays near zero. "
-        "Yet after every convolution about half or more of the squared matrix is off the diagonal. "
-        "Between convolutions that does little harm, trained or not: 27 weights of mixed sign "
-        "meet covariances that cancel, and the diagonal alone stays within "
-        f"{max(abs(v - 1) for k in KINDS for v in lost[k][:-1]):.0%} of the sampled variance. It "
-        "fails where trained weights sum up coherently what shares its noise: after the dense "
-        f"layer it has {lost['trained'][-1]:.0%} of the variance in the trained networks, and "
-        f"{lost['untrained'][-1]:.0%} in the untrained ones, whose weights have random signs. The "
-        "full matrix is not the remedy at this depth: its rectified Gaussians add up to "
-        f"{full[-1]:.1f} times the variance there."
+        "(layer 5), and most of the matrix stays near zero. Yet much of the squared matrix is off "
+        "the diagonal after every convolution. What the diagonal then finds is off to either side, "
+        f"from network to network: {_range(diagonal['untrained'][:, 1:-1])} of the sampled "
+        f"variance within the untrained chains, {_range(diagonal['trained'][:, 1:-1])} within the "
+        "trained ones. After the dense layer all trained networks lose variance "
+        f"({_range(diagonal['trained'][:, -1])}), the untrained ones do not agree "
+        f"({_range(diagonal['untrained'][:, -1])}). The full matrix has "
+        f"{_range(full['untrained'][:, -1])} there untrained and {_range(full['trained'][:, -1])} "
+        f"trained: too much, for a reason not looked into. {NETWORKS} networks are few."
     )
 
 
