@@ -173,11 +173,12 @@ def _words(result: dict[str, Any]) -> str:
         "variance comes out many times too large (column variance / MC's): this is what the paper "
         "loses on Naval. The analytic ReLU does not help, since it takes the rare jump for a small "
         "Gaussian. Dropping each input in turn (one pass for each, no samples; "
-        "penumbra/experiments/regression/exact.py) gives the right variance. Second, at rate 0.005 "
+        "penumbra/experiments/regression/exact.py) comes near to its variance, and somewhat below: "
+        "masks that drop two inputs are left out. Second, at rate 0.005 "
         "three passes of four drop no hidden unit: samples pile up at one value with rare jumps "
         "(kurtosis; 3 is a Gaussian's), and even Monte Carlo's own mean and variance are less "
         "likely as a Gaussian than its samples are. That the characteristic function mends, a "
-        "product over the hidden units: with it the likelihood is Monte Carlo's. "
+        "product over the hidden units (last column, to be held against Monte Carlo's). "
         "Where samples are too narrow for the errors made (yacht), the Gaussian is the better one."
     )
 
