@@ -27,6 +27,7 @@ _AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 _SOFTMAX = (nn.Softmax, nn.Softmax2d, F.softmax, torch.softmax, "softmax")
 # Behind the name of the layer whose outputs' differences a softmax reads.
 _DIFFERENCES = "/differences"
+_LEVELLED = 24  # examples that the mean is set by
 _LEAST = 1e-12  # of a kernel that was zero and cannot grow from there
 
 
@@ -113,8 +114,32 @@ def fit_gains(
         schedule.step()
     with torch.no_grad():
         final = {name: value.detach() for name, value in current().items()}
-    calibrated(walk, final)
-    return final
+        return level(walk, final, examples[:_LEVELLED], result)
+
+
+@torch.no_grad()
+def level(
+    walk: Propagated,
+    gains: Mapping[str, Tensor],
+    examples: Sequence[Example],
+    result: Callable[[Any], Moments] = lambda output: output,
+) -> dict[str, Tensor]:
+    """The gains with those of the last layer scaled, so that the mean of σ̂ is the mean of σ.
+
+    Absolute distances lead to the median, which of noisy samples' skewed σ is below the mean. A
+    softmax does not scale with the variance of its scores, so this takes a few rounds.
+    """
+    last = [name for name in _initial(walk) if not name.endswith(_DIFFERENCES)][-1]
+    levelled = dict(gains)
+    for _ in range(4):
+        calibrated(walk, levelled)
+        found = sum(float(result(walk(e.input)).std.mean()) for e in examples)
+        true = sum(float(e.unbiased_std.mean()) for e in examples)
+        for name in (last, last + _DIFFERENCES):
+            if name in levelled:
+                levelled[name] = levelled[name] * (true / found) ** 2
+    calibrated(walk, levelled)
+    return levelled
 
 
 def _distance(found: Moments, mean: Tensor, std: Tensor) -> Tensor:
