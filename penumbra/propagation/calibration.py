@@ -75,7 +75,7 @@ def fit_gains(
 ) -> dict[str, Tensor]:
     """Gains by layer, for `calibrated`; `walk` has them when this returns.
 
-    Each step takes one example, mirrored half of the time, and descends on
+    Each step takes one example and descends on
 
         |σ̂ - σ| + |σ̂' - σ'| + |μ̂ - μ|,    each averaged over the picture, over the mean of σ,
 
@@ -102,12 +102,8 @@ def fit_gains(
 
     for _ in progress(range(steps)):
         example = examples[int(torch.randint(len(examples), (), generator=random))]
-        parts = example.input, example.mean, example.unbiased_std
-        if torch.rand((), generator=random) < 0.5:
-            parts = tuple(part.flip(-1) for part in parts)
-        x, mean, std = parts
-        found = result(calibrated(walk, current())(x))
-        loss = _distance(found, mean, std)
+        found = result(calibrated(walk, current())(example.input))
+        loss = _distance(found, example.mean, example.unbiased_std)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
