@@ -26,7 +26,7 @@ _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 _SOFTMAX = (nn.Softmax, nn.Softmax2d, F.softmax, torch.softmax, "softmax")
 # Behind the name of the layer whose outputs' differences a softmax reads.
-_DIFFERENCES = "/differences"
+_DIFFERENCES, _TAPS = "/differences", "/taps"
 _LEVELLED = 24  # examples that the mean is set by
 _LEAST = 1e-12  # of a kernel that was zero and cannot grow from there
 
@@ -55,12 +55,10 @@ def calibrated(walk: Propagated, gains: Mapping[str, Tensor]) -> Propagated:
             f"the calibration is of another model: it has gains for '{strangers[0]}', and the "
             "layers behind noise are " + ", ".join(f"'{name}'" for name in names)
         )
-    for name in names:
-        if not name.endswith(_DIFFERENCES):
-            own = gains.get(name)
-            rest = gains.get(name + _DIFFERENCES)
-            layer = walk.model.get_submodule(name)
-            set_gains(layer, None if own is None else Gains(own, rest))
+    for name in _layers(names):
+        own = gains.get(name)
+        rest = (gains.get(name + part) for part in (_DIFFERENCES, _TAPS))
+        set_gains(walk.model.get_submodule(name), None if own is None else Gains(own, *rest))
     return walk
 
 
@@ -125,7 +123,7 @@ def level(
     Absolute distances lead to the median, which of noisy samples' skewed σ is below the mean. A
     softmax does not scale with the variance of its scores, so this takes a few rounds.
     """
-    last = [name for name in _initial(walk) if not name.endswith(_DIFFERENCES)][-1]
+    last = _layers(_initial(walk))[-1]
     levelled = dict(gains)
     for _ in range(4):
         calibrated(walk, levelled)
@@ -148,7 +146,7 @@ def _distance(found: Moments, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def _initial(walk: Propagated) -> dict[str, Tensor]:
-    """Where the fit begins: gains of 1; squared differences of weights, their taps summed."""
+    """Where the fit begins: gains of 1; squared differences of weights, their taps apart."""
     module = walk.model
     found: dict[str, Tensor] = {}
     readers = set()
@@ -164,9 +162,17 @@ def _initial(walk: Propagated) -> dict[str, Tensor]:
         found[node.target] = weight.new_ones(*weight.shape[:2], *(1,) * (weight.dim() - 2))
         if node in readers and not isinstance(layer, _TRANSPOSED) and _keeps_positions(layer):
             rows = contrasts(len(weight), weight)
-            kernel = torch.tensordot(rows, weight, 1).square().flatten(2).sum(-1)
-            found[node.target + _DIFFERENCES] = kernel.clamp(min=_LEAST)
+            kernel = torch.tensordot(rows, weight, 1).square().clamp(min=_LEAST)
+            taps = tuple(range(2, kernel.dim()))
+            found[node.target + _DIFFERENCES] = kernel.sum(taps) if taps else kernel
+            if taps:
+                around = kernel.sum(0).unsqueeze(1)
+                found[node.target + _TAPS] = around / around.sum(taps, keepdim=True)
     return found
+
+
+def _layers(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.endswith((_DIFFERENCES, _TAPS))]
 
 
 def _is(node: fx.Node, module: fx.GraphModule, kinds: tuple) -> bool:

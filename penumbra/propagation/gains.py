@@ -24,13 +24,17 @@ class Gains(NamedTuple):
 
     Attributes:
         outputs: multiplies the squared weights: (outputs, inputs, 1, …).
-        differences: None, or what gives the variances of all differences z_i - z_j of the layer's
-            outputs, i < j, directly from the variances of its inputs at the same position:
-            (pairs, inputs, 1, …). Only for a layer whose outputs a softmax reads.
+        differences: None, or what makes the variances of all differences z_i - z_j of the layer's
+            outputs, i < j, of the variances of its inputs: (pairs, inputs). Only for a layer whose
+            outputs a softmax reads.
+        taps: how much of each input's neighbourhood is taken before that, (inputs, 1, *kernel):
+            the layer's kernel, squared, as one shape per input. All pairs with kernels of their own
+            would cost a fifth of a narrow network.
     """
 
     outputs: Tensor
     differences: Tensor | None = None
+    taps: Tensor | None = None
 
 
 def gains_of(layer: nn.Module) -> Gains | None:

@@ -96,6 +96,7 @@ def test_a_fit_carries_over_to_other_inputs_and_to_the_softmax():
     before = error()
     gains = fit_gains(walk, examples(model, *seen), steps=150)
     assert gains["scores/differences"].shape == (3, 8)
+    assert gains["scores/taps"].shape == (8, 1, 3, 3)
     assert error() < 0.5 * before
 
 

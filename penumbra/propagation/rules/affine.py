@@ -65,17 +65,25 @@ def _affine(
             parts.append(apply(independent, squared, None))
         return sum(parts[1:], parts[0])
 
-    of_outputs, of_differences = gains or (None, None)
+    of_outputs, of_differences, taps = gains or (None, None, None)
     mean, variance = apply(x.mean, weight, bias), variance_of(weight, of_outputs)
     if mixed is None:
         return Moments(mean, variance)
 
     def of(rows: Tensor) -> Tensor:
         if of_differences is not None and len(of_differences) == len(rows):
-            return _at_each_position(of_differences, x.variance, mixed)
+            around = x.variance if taps is None else _each_channel(taps, x.variance)
+            return _at_each_position(of_differences, around, mixed)
         return variance_of(torch.tensordot(rows.to(weight), weight, 1), None)
 
     return MixedMoments(mean, variance, of, mixed)
+
+
+def _each_channel(kernels: Tensor, x: Tensor) -> Tensor:
+    """Every channel convolved with a kernel of its own, as large as it was."""
+    convolve = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[x.dim()]
+    padding = [size // 2 for size in kernels.shape[2:]]
+    return convolve(x, kernels, padding=padding, groups=len(kernels))
 
 
 def _at_each_position(matrix: Tensor, x: Tensor, dim: int) -> Tensor:
