@@ -87,19 +87,22 @@ TOLERANCES = {
 
 # How near the node must come to Monte Carlo (`penumbra verify`), by architecture, dropout and how
 # much of the covariance is kept. `class`, diagonal: chosen after measuring (CamVid, quarter width:
-# 15 to 27 % off, Spearman 0.90 to 0.93, labels 0.991). `class` with covariance and depth: what is
-# asked of them, not yet measured through the node on a trained network. `encdec` without
-# calibration is about 80 % off: nothing can be promised, so it is reported only.
+# 15 to 27 % off, Spearman 0.90 to 0.93, labels 0.991). All others: what is asked of them; what the
+# shipped ones reach stands in docs/TRUTH.md, depth was not yet measured on a trained network.
+# `encdec` without calibration is 87 % off: nothing can be promised, so it is reported only.
+_CLASS = {"label_agreement": 0.99, "std_relative_error": 0.1, "spearman": 0.97}
 _MONTE_CARLO = {
     ("segnet", "class", "diagonal"): {
         "label_agreement": 0.98,
         "std_relative_error": 0.3,
         "spearman": 0.88,
     },
-    ("segnet", "class", "class covariance"): {
-        "label_agreement": 0.99,
-        "std_relative_error": 0.1,
-        "spearman": 0.97,
+    ("segnet", "class", "class covariance"): _CLASS,
+    ("segnet", "class", "calibrated"): _CLASS,
+    ("segnet", "encdec", "calibrated"): {
+        "label_agreement": 0.98,
+        "std_relative_error": 0.25,
+        "spearman": 0.9,
     },
     ("monodepth", "final", "diagonal"): {"std_relative_error": 0.05, "spearman": 0.99},
 }
