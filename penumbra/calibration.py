@@ -128,7 +128,8 @@ def walk_of(
 def walk_of_bundle(bundle: Bundle, model: nn.Module, folded: bool = True) -> Propagated:
     """What a bundle's graph computes, in PyTorch: `model` with the bundle's rules and gains."""
     variant = bundle.manifest["variant"]
-    gains, _ = load_calibration(bundle.path) or (None, None)
+    known = CALIBRATION in bundle.manifest["files"]
+    gains, _ = (load_calibration(bundle.path) if known else None) or (None, None)
     softmax = variant.get("softmax", "jacobian")
     return walk_of(model, variant["architecture"], variant["relu"], softmax, gains, folded)
 

@@ -92,6 +92,21 @@ def test_from_the_command_line(tmp_path, capsys):
     assert facts["views"] == 2 and facts["pictures"] == 2
 
 
+@pytest.mark.slow
+def test_a_bundle_is_exported_again(tmp_path, capsys):
+    save_model(network("encdec"), tmp_path / "run")
+    before = export_bundle(tmp_path / "run", tmp_path / "bundle", ExportOptions(**SIZE))
+    (tmp_path / "pictures").mkdir()
+    cv2.imwrite(str(tmp_path / "pictures" / "0.png"), street(200, 260))
+    words = ["calibrate", str(before.path), "--images", str(tmp_path / "pictures")]
+    assert main([*words, "--views", "2", "--samples", "2", "--steps", "10"]) == 0
+    after = load_bundle(tmp_path / "bundle")
+    assert after.name == before.name and after.input == before.input
+    assert after.sha256 != before.sha256
+    assert after.manifest["calibration"]["views"] == 2
+    assert CALIBRATION in after.manifest["files"]
+
+
 def test_a_broken_calibration_is_named(tmp_path):
     save_model(network("encdec"), tmp_path)
     (tmp_path / CALIBRATION).write_bytes(b"not a calibration")

@@ -4,7 +4,8 @@ Behind several dropouts the elements of a layer vary together, which variance pr
 see: its result is far too small. This command samples the network on views of pictures like those
 it will meet (not those it is judged by), fits one gain for each pair of channels, and writes them
 as calibration.safetensors beside the weights. `penumbra export` folds them into the variance's
-kernels: on the vehicle nothing is added.
+kernels: on the vehicle nothing is added. A bundle is exported again at once; its thresholds for
+alerts, which were measured with another uncertainty, are dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ EXAMPLE = "penumbra calibrate ~/.cache/penumbra/runs/street/best --images street
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path, help="folder with a weights.safetensors")
+    parser.add_argument(
+        "checkpoint", type=Path, help="folder with a weights.safetensors: a checkpoint or a bundle"
+    )
     parser.add_argument("--images", type=Path, required=True, help="folder of pictures")
     for name, text in (
         ("views", "random parts of the pictures to sample on"),
@@ -46,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from penumbra.bags.frames import Stretch
     from penumbra.bags.pictures import images_drive
+    from penumbra.bundle import MANIFEST
     from penumbra.calibration import calibrate, save_calibration
 
     if arguments.threads:
@@ -65,7 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
         lambda work, what: tqdm(work, desc=what, total=totals[what], unit="step", mininterval=1),
     )
     folder = arguments.checkpoint
-    file = save_calibration(folder.parent if folder.is_file() else folder, gains, facts)
+    folder = folder.parent if folder.is_file() else folder
+    file = save_calibration(folder, gains, facts)
+    if (folder / MANIFEST).is_file():
+        _export_again(folder, arguments)
     if arguments.json:
         print(json.dumps({"file": str(file), **facts}))
         return 0
@@ -76,3 +83,15 @@ def run(arguments: argparse.Namespace) -> int:
         f"{error['after']:.1%} off, {ratio['after']:.2f} times\n{file}: written"
     )
     return 0
+
+
+def _export_again(folder: Path, arguments: argparse.Namespace) -> None:
+    """The same bundle with the gains in its graph."""
+    from penumbra.bundle import load_bundle
+    from penumbra.export import ExportOptions, export_bundle
+
+    bundle = load_bundle(folder)
+    image = bundle.input
+    options = ExportOptions(image.height, image.width, image.channel_order, bundle.precision)
+    command = f"penumbra calibrate {folder.name} --images {arguments.images.name}"
+    export_bundle(folder, folder, options, name=bundle.name, command=command)
