@@ -14,6 +14,7 @@ import pytest
 import tiny_bundles
 from diagnostic_msgs.msg import DiagnosticArray
 from perception import STUB_NODE, Peer, running
+from rclpy.publisher import Publisher
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2
 
 from penumbra import conversions
@@ -53,6 +54,7 @@ def test_each_hostile_message_is_counted_under_its_reason_and_survived(kind, pee
         peer.collect(CameraInfo, "/penumbra/camera_info")
         images = peer.publisher(topic_of(kind), kind)
         infos = peer.publisher("/penumbra/image/camera_info", CameraInfo)
+        expected["camera_info"] = counted_first(peer, infos)
         for number, (message, info) in enumerate(
             zip(messages, hostile.camera_infos(2, COUNT), strict=False)
         ):
@@ -177,6 +179,24 @@ def processed_by(peer: Peer) -> int:
 def images_in(reasons: Counter[str]) -> int:
     """Without those of CameraInfo, which is no image."""
     return reasons.total() - reasons["camera_info"]
+
+
+def counted_first(peer: Peer, infos: Publisher) -> int:
+    """Send a CameraInfo that is refused until one is counted: from then on, none is lost.
+
+    A publisher knows of its subscriber a little earlier than the other way round.
+    """
+    bad = next(
+        info
+        for info in hostile.camera_infos(2, COUNT)
+        if refused(conversions.scaled_camera_info, info, 1, 1)
+    )
+    diagnostics = peer.received["/diagnostics"]
+    while not reasons_of(peer)["camera_info"]:
+        infos.publish(bad)
+        later = len(diagnostics) + 2  # the next one may be under way already
+        peer.wait(lambda later=later: len(diagnostics) >= later, "diagnostics")
+    return reasons_of(peer)["camera_info"]
 
 
 def reasons_of(peer: Peer) -> Counter[str]:
