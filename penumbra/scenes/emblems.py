@@ -103,6 +103,30 @@ def car_side(rng: Rng) -> np.ndarray:
     return tile
 
 
+def livery(rng: Rng) -> np.ndarray:
+    """A lorry's side: a stripe or two, a name in large letters, smaller lines under it."""
+    tile = draw.plain(0.95, (draw.noise(rng, 8, 3), 0.03))
+    ink = tuple(rng.uniform(0.05, 0.6, 3))
+    if rng.random() < 0.7:
+        y = rng.uniform(0.05, 0.75)
+        draw.box(tile, (0, 1), (y, y + rng.uniform(0.05, 0.2)), tuple(rng.uniform(0.1, 0.8, 3)))
+    x, y, high = rng.uniform(0.08, 0.3), rng.uniform(0.2, 0.45), rng.uniform(0.12, 0.25)
+    while x < 0.85:  # upright and lying strokes
+        wide = rng.uniform(0.02, 0.05)
+        draw.box(tile, (x, x + wide / 3), (y, y + high), ink)
+        for bar in rng.choice([0.0, 0.4, 0.85], rng.integers(1, 3), replace=False):
+            draw.box(tile, (x, x + wide), (y + bar * high, y + (bar + 0.15) * high), ink)
+        x += wide + 0.015
+    for k in range(rng.integers(1, 4)):
+        draw.box(
+            tile,
+            (0.3, rng.uniform(0.5, 0.8)),
+            (y + high + 0.06 * (k + 1), y + high + 0.06 * (k + 1) + 0.025),
+            ink,
+        )
+    return tile
+
+
 def car_end(rng: Rng, front: bool) -> np.ndarray:
     tile = draw.plain(1.0)
     shade = np.interp(np.arange(SIZE) / SIZE, [0, 0.3, 0.55, 1], [1.05, 0.95, 0.8, 0.5])

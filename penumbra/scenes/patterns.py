@@ -65,6 +65,7 @@ def painters() -> dict[str, Callable[[Rng], np.ndarray]]:
         table[f"fence-{kind}"] = lambda rng, kind=kind: emblems.fence(rng, kind)
     for kind in SIGNS:
         table[f"sign-{kind}"] = lambda rng, kind=kind: emblems.sign(rng, kind)
+    table |= {f"livery-{k}": emblems.livery for k in range(4)}
     for kind in ("stripes", "checker", "hazard", "dots"):
         table[f"odd-{kind}"] = lambda rng, kind=kind: surfaces.odd(rng, kind)
     return table

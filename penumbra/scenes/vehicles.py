@@ -163,7 +163,7 @@ def car(rng: Rng, kind: str | None = None) -> Mesh:
         window = [(roof_x, top, roof0), (roof_x, top, roof1), (x, waist, foot1), (x, waist, foot0)]
         _panel(body, window, "plain" if boxy else "car-glass", cabin if boxy else glass, (2, 1))
         for axle in shape.axles:
-            _wheel(body, side, x, axle, shape.wheel)
+            add_wheel(body, side, x, axle, shape.wheel)
         mirror = (x + side * 0.08, waist + 0.08, foot1 - 0.35)
         body.ball(mirror, (0.1, 0.07, 0.06), tint=paint)
     return body.mesh()
@@ -187,7 +187,7 @@ def _panel(
     body.quad(corners, look, tuple(tint), repeat, offset, closed=True)
 
 
-def _wheel(body: Builder, side: int, x: float, z: float, radius: float) -> None:
+def add_wheel(body: Builder, side: int, x: float, z: float, radius: float) -> None:
     rubber = (0.12, 0.12, 0.12)
     body.rod((x - side * 0.2, radius, z), (x + side * 0.01, radius, z), radius, tint=rubber)
     out, r = x + side * 0.012, radius

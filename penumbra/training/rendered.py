@@ -11,7 +11,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,14 @@ from penumbra.errors import PenumbraError
 from penumbra.files import cache_folder, write_atomically
 
 if TYPE_CHECKING:
-    from penumbra.scenes import Camera, Scene
+    from penumbra.scenes import Camera
 
 LAYOUTS = ("camvid", "stereo")
 _SPLITS = ("train",) * 8 + ("val", "test")
 _NOTE = "scenes.json"
 _STREETS_PER_SEED = 1_000_000
-_JAMMED = 0.5  # the share of stereo scenes in dense traffic
+_JAMMED = 0.6  # the share of stereo scenes in dense traffic
+_EDITION = 2  # of the stereo scenes: another one is not mixed with what a cache holds
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def cached_stereo(
     plan: Plan, frames: int, progress: Callable[[Iterable, int], Iterable] = lambda work, _: work
 ) -> Path:
     """The folder with (at least) so many pairs of `plan`, drawn now as far as they are missing."""
-    name = f"{plan.width}x{plan.height}-seed{plan.seed}-{plan.baseline_m:g}m"
+    name = f"{plan.width}x{plan.height}-seed{plan.seed}-{plan.baseline_m:g}m-v{_EDITION}"
     folder = cache_folder() / "rendered" / name
     write_scenes(plan, frames, folder, progress=progress)
     return folder
@@ -138,6 +139,7 @@ def _described(plan: dict[str, Any]) -> str:
 
 def _write_frame(work: tuple[Plan, int, Path]) -> None:
     from penumbra.scenes import Camera, render, stereo, street
+    from penumbra.scenes.jam import in_a_jam
 
     plan, number, folder = work
     seed = plan.seed * _STREETS_PER_SEED + number
@@ -148,7 +150,7 @@ def _write_frame(work: tuple[Plan, int, Path]) -> None:
     else:
         random = np.random.default_rng((seed, 8))
         if random.random() < _JAMMED:
-            scene = _in_a_jam(scene, random)
+            scene = in_a_jam(scene, random)
         left, right = stereo(scene, _rig(plan, seed))
         images = {
             "left": left.image,
@@ -159,37 +161,6 @@ def _write_frame(work: tuple[Plan, int, Path]) -> None:
     for place, name in plan.files(number).items():
         _, data = cv2.imencode(".png", images[place])
         write_atomically(folder / name, data.tobytes())
-
-
-def _in_a_jam(scene: Scene, random: np.random.Generator) -> Scene:
-    """The same street with vehicles close ahead and beside: free roads teach nothing of them."""
-    from penumbra.scenes.plan import LANE
-    from penumbra.scenes.scene import Actor
-    from penumbra.scenes.vehicles import car
-
-    here, inwards = scene.pose, -np.sign(scene.pose.x) or 1.0
-    lanes = [(here.x, 3.5, 12.0), (here.x + inwards * LANE, -1.0, 10.0)]
-    if random.random() < 0.3:
-        lanes.append((here.x - inwards * LANE, -1.0, 10.0))
-    queue = []
-    for x, nearest, furthest in lanes:
-        gap = random.uniform(nearest, furthest)  # from the lens to the first tail
-        heading = np.pi if x != here.x and random.random() < 0.5 else 0.0
-        while gap < 45:
-            kind = "lorry" if random.random() < 0.25 else None
-            body = car(random, kind)
-            tail, nose = (f(body.quads["corners"][..., 2]) for f in (np.min, np.max))
-            place = (x + float(random.normal(0, 0.2)), here.z + gap - float(tail))
-            queue.append(Actor(body, place, heading=heading + float(random.normal(0, 0.03))))
-            gap += float(nose - tail) + random.uniform(1.0, 9.0)
-    reach = 1.5 * LANE
-
-    def in_the_way(actor: Actor) -> bool:
-        x, z = actor.place(scene.time)
-        return abs(x - here.x) < reach and -10 < z - here.z < 60
-
-    free = tuple(actor for actor in scene.actors if not in_the_way(actor))
-    return replace(scene, actors=(*free, *queue))
 
 
 def _rig(plan: Plan, seed: int) -> Camera:
