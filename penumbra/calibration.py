@@ -134,6 +134,17 @@ def walk_of_bundle(bundle: Bundle, model: nn.Module, folded: bool = True) -> Pro
     return walk_of(model, variant["architecture"], variant["relu"], softmax, gains, folded)
 
 
+def walk_of_checkpoint(path: Path | str, model: nn.Module) -> Propagated:
+    """`model`, loaded from there, with the rules and gains of the calibration that lies beside its
+    weights; without one the default rules."""
+    from penumbra.models import read_header
+
+    gains, facts = load_calibration(path) or (None, {})
+    rules = facts.get("relu", "moment"), facts.get("softmax", "jacobian")
+    architecture = read_header(path)["architecture"]
+    return walk_of(model, architecture, *rules, gains, folded=gains is not None)
+
+
 def save_calibration(path: Path, gains: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Path:
     """Write the file into the folder `path`, whole or not at all."""
     from safetensors.torch import save

@@ -18,12 +18,15 @@ from penumbra.calibration import (
     load_calibration,
     save_calibration,
     walk_of,
+    walk_of_checkpoint,
 )
 from penumbra.cli.main import main
 from penumbra.errors import PenumbraError
 from penumbra.export import ExportOptions, export_bundle
+from penumbra.export.frame import Scores
 from penumbra.models import load_model, save_model
 from penumbra.models.segnet import normalise
+from penumbra.propagation import propagate
 
 QUICK = Options(views=8, samples=12, steps=40, size=(64, 96))
 SIZE = {"height": 64, "width": 96}
@@ -68,6 +71,24 @@ def test_the_graph_has_the_gains(checkpoint, tmp_path):
     # A pooling may flip between equal values, which moves single pixels: nearly all must agree.
     assert np.mean(np.abs(found - expected) <= 1e-4 * expected + 1e-6) > 0.99
     assert abs(float(without.mean()) / expected.mean() - 1) > 0.05  # the gains do matter
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_propagated_with_its_gains(checkpoint, tmp_path):
+    gains, facts = load_calibration(checkpoint)
+    save_model(load_model(checkpoint), tmp_path)  # the same weights without any gains
+    x = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    expected = {
+        checkpoint: walk_of(
+            load_model(checkpoint), "segnet", facts["relu"], facts["softmax"], gains
+        ),
+        tmp_path: propagate(Scores(load_model(checkpoint))),
+    }
+    with torch.inference_mode():
+        stds = [walk(x)[-1].std for walk in expected.values()]
+        found = [walk_of_checkpoint(path, load_model(path))(x)[-1].std for path in expected]
+    assert float(stds[0].mean() / stds[1].mean()) > 1.05  # the gains do matter
+    torch.testing.assert_close(found, stds)
 
 
 @pytest.mark.slow

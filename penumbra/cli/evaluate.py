@@ -3,13 +3,16 @@
 For segmentation: global accuracy, class average (mean recall) and mean intersection over union of
 the plain, the Monte-Carlo or the propagated prediction, over all labelled pixels of a CamVid split
 at full size, and the expected calibration error of its largest probability (15 bins). Classes that
-the network was trained without are left out.
+the network was trained without are left out. The propagated prediction is made with the gains of
+`penumbra calibrate` where they lie beside the weights.
 
 For depth: abs_rel, sq_rel, rmse (metres), rmse_log and the shares a1, a2, a3 of pixels within a
 factor of 1.25, 1.25², 1.25³, over the pixels with measured depth up to 80 m inside the crop of Garg
-et al., without median scaling, averaged over the frames. `--baseline FOLDER …` judges by the same
-measures what needs no network: each pixel's median of the depths that semi-global matching finds in
-those (training) pairs.
+et al., without median scaling, averaged over the frames. With a method that knows its uncertainty
+also coverage: the share of those pixels whose disparity is within ±zσ of the measured one, beside
+the share of a Gaussian. Epistemic uncertainty alone is expected to fall short of it. `--baseline
+FOLDER …` judges by the same measures what needs no network: each pixel's median of the depths that
+semi-global matching finds in those (training) pairs.
 """
 
 from __future__ import annotations
@@ -17,12 +20,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penumbra.errors import PenumbraError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from penumbra.training.metrics import Confusion
 
 EXAMPLE = "penumbra evaluate segnet ~/.cache/penumbra/runs/street/best --data streets --split test"
@@ -87,7 +93,8 @@ def _segnet(arguments: argparse.Namespace) -> dict[str, Any]:
     data.truncate(arguments.limit)
     for line in data.skipped:
         print(f"skipped: {line}", file=sys.stderr)
-    predict = predictor(model, arguments.method, arguments.samples, arguments.seed)
+    how = arguments.method, arguments.samples, arguments.seed
+    predict = predictor(model, *how, _walk(arguments, model))
     reliability = Reliability()
     confusion = confusion_of(predict, data, partial(tqdm, unit="frame"), reliability)
     described = _described(arguments) | {"split": arguments.split}
@@ -104,7 +111,8 @@ def _monodepth(arguments: argparse.Namespace) -> dict[str, Any]:
 
     from penumbra.bundle import DepthSpec
     from penumbra.models import load_model, read_header
-    from penumbra.training.depth import errors_of, median_predictor, predictor
+    from penumbra.training.coverage import Coverage
+    from penumbra.training.depth_evaluation import errors_of, median_predictor, predictor
     from penumbra.training.kitti import find_measured, find_pairs, whole
 
     if read_header(arguments.checkpoint)["architecture"] != "monodepth":
@@ -115,10 +123,14 @@ def _monodepth(arguments: argparse.Namespace) -> dict[str, Any]:
     recordings, skipped = whole(found, arguments.skip_bad)
     for line in skipped:
         print(f"skipped: {line}", file=sys.stderr)
-    predict = predictor(model, arguments.method, arguments.samples, arguments.seed)
+    how = arguments.method, arguments.samples, arguments.seed
+    predict = predictor(model, *how, _walk(arguments, model))
+    coverage = None if arguments.method == "deterministic" else Coverage()
     bar = partial(tqdm, unit="frame", desc=arguments.method)
     result = _described(arguments) | {"frames": len(recordings), "skipped": len(skipped)}
-    result |= errors_of(predict, recordings, scale, bar).summary()
+    result |= errors_of(predict, recordings, scale, bar, coverage).summary()
+    if coverage is not None:
+        result["coverage"] = coverage.summary()
     if arguments.baseline:
         pairs = [pair for folder in arguments.baseline for pair in find_pairs(folder)]
         bar = partial(tqdm, unit="pair", desc="matching")
@@ -128,10 +140,23 @@ def _monodepth(arguments: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
+def _walk(arguments: argparse.Namespace, model: nn.Module) -> nn.Module | None:
+    """What propagates, with its calibration if there is one; None for the other methods."""
+    from penumbra.calibration import walk_of_checkpoint
+
+    propagates = arguments.method == "propagated"
+    return walk_of_checkpoint(arguments.checkpoint, model) if propagates else None
+
+
 def _described(arguments: argparse.Namespace) -> dict[str, Any]:
-    if arguments.method != "monte-carlo":
-        return {"method": arguments.method}
-    return {"method": arguments.method, "samples": arguments.samples, "seed": arguments.seed}
+    from penumbra.calibration import load_calibration
+
+    described: dict[str, Any] = {"method": arguments.method}
+    if arguments.method == "monte-carlo":
+        described |= {"samples": arguments.samples, "seed": arguments.seed}
+    if arguments.method == "propagated":
+        described["calibrated"] = load_calibration(arguments.checkpoint) is not None
+    return described
 
 
 def _per_class(classes: list[str], confusion: Confusion) -> dict[str, dict[str, float]]:
@@ -140,11 +165,15 @@ def _per_class(classes: list[str], confusion: Confusion) -> dict[str, dict[str, 
 
 
 def _table(result: dict[str, Any]) -> str:
+    from penumbra.training.coverage import NOTE, coverage_table
+
     lines = []
     for name, value in result.items():
         if name == "classes":
             lines.append(f"{'class':16}{'recall':>8}{'IoU':>8}")
             lines += [f"{c:16}{v['recall']:8.1%}{v['iou']:8.1%}" for c, v in value.items()]
+        elif name == "coverage":
+            lines += ["", coverage_table({"observed": value}), textwrap.fill(NOTE, 78), ""]
         elif name == "baseline":
             lines += ["", "median depth", _table(value)]
         else:

@@ -1,4 +1,4 @@
-"""Training and judging a depth network on stereo pairs."""
+"""Training a depth network on stereo pairs."""
 
 from __future__ import annotations
 
@@ -8,31 +8,25 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from penumbra.bundle import DepthSpec
-from penumbra.depth import Camera, depth_of
 from penumbra.errors import PenumbraError
 from penumbra.models import load_model
 from penumbra.models.monodepth import KITTI_RIG, Monodepth
 from penumbra.training.camvid import read_image
-from penumbra.training.depth_metrics import DepthErrors
+from penumbra.training.depth_evaluation import errors_of, predictor
 from penumbra.training.kitti import Recording, find_measured, find_pairs, read_depth, whole
 from penumbra.training.rendered import cached_stereo, kitti_plan
 from penumbra.training.segmentation import normalised_for, pair_of
 from penumbra.training.settings import MonodepthOptions
 from penumbra.training.stereo_augmentation import StereoSample, random_stereo_view
 from penumbra.training.stereo_losses import UNKNOWN, Weights, stereo_loss
-from penumbra.training.stereo_matching import match_both, median_depth
-
-# From a uint8 RGB image (H x W x 3) to its disparity, in fractions of the width (H x W).
-Predictor = Callable[[np.ndarray], np.ndarray]
+from penumbra.training.stereo_matching import match_both
 
 HELD_OUT = 0.1  # the last share of each folder's pairs is for validation
 _MISFIT = 0.05  # relative: more than KITTI's rigs differ among themselves (0.533 to 0.54 m)
@@ -223,71 +217,3 @@ def _take_weights(model: nn.Module, path: str) -> None:
         model.load_state_dict(other.state_dict())
     except RuntimeError as error:
         raise PenumbraError(f"--init {path} is another network: {other.config}") from error
-
-
-def predictor(
-    model: nn.Module, method: str = "deterministic", samples: int = 50, seed: int = 0
-) -> Predictor:
-    """Disparity by one plain pass, by sampling, or by one propagated pass."""
-    if method == "propagated":
-        from penumbra.propagation import propagate
-
-        propagated = propagate(model)
-
-        def run(x: Tensor) -> Tensor:
-            return propagated(x).mean
-    elif method == "monte-carlo":
-        from penumbra.montecarlo import monte_carlo
-
-        def run(x: Tensor) -> Tensor:
-            return monte_carlo(model, x, samples=samples, seed=seed).mean
-    else:
-        run = model
-
-    size = tuple(model.config["size"])
-
-    @torch.inference_mode()
-    def predict(image: np.ndarray) -> np.ndarray:
-        # As in the exported graph: plain bilinear, before and after.
-        x = normalised_for(model, torch.from_numpy(image)[None])
-        x = F.interpolate(x, size, mode="bilinear", align_corners=False)
-        disparity = run(x).float()
-        full = F.interpolate(disparity, image.shape[:2], mode="bilinear", align_corners=False)
-        return full[0, 0].cpu().numpy()
-
-    return predict
-
-
-def median_predictor(pairs: Iterable[Recording], scale: DepthSpec) -> Predictor:
-    """The same for every image: the median of what matching finds in `pairs`, as disparity."""
-    camera = Camera(scale.focal_per_width, 1)
-    depth = median_depth(pairs, camera, scale.baseline_m, scale.max_depth_m)
-    disparity = np.float32(scale.focal_per_width * scale.baseline_m) / depth
-    return lambda image: cv2.resize(disparity, image.shape[1::-1], interpolation=cv2.INTER_NEAREST)
-
-
-def errors_of(
-    predict: Predictor,
-    recordings: list[Recording],
-    scale: DepthSpec,
-    progress: Callable = iter,
-) -> DepthErrors:
-    """Predict every image and compare with its measured (else its matched) depth."""
-    errors = DepthErrors()
-    for recording in progress(recordings):
-        image = read_image(recording.left)
-        camera = recording.calibration.camera if recording.calibration else None
-        depth, _, _ = depth_of(predict(image), np.float32(0), scale, camera)
-        errors.add(true_depth(recording, image, scale, camera), depth)
-    return errors
-
-
-def true_depth(
-    recording: Recording, image: np.ndarray, scale: DepthSpec, camera: Camera | None
-) -> np.ndarray:
-    """Metres, 0 where unknown."""
-    if recording.depth is not None:
-        return read_depth(recording.depth)
-    disparity, _ = match_both(image, read_image(recording.right))
-    depth, _, _ = depth_of(disparity, np.float32(0), scale, camera)
-    return np.where(disparity > 0, depth, np.float32(0))

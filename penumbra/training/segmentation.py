@@ -145,16 +145,26 @@ def deterministic(model: nn.Module) -> Predictor:
     return lambda images: model(normalised_for(model, images))
 
 
-def predictor(model: nn.Module, method: str, samples: int, seed: int) -> Predictor:
-    """Class probabilities by one plain pass, by sampling, or by one propagated pass."""
+def predictor(
+    model: nn.Module, method: str, samples: int, seed: int, walk: nn.Module | None = None
+) -> Predictor:
+    """Class probabilities by one plain pass, by sampling, or by one propagated pass.
+
+    `walk`, if given, is what propagates: its last output are the moments of the probabilities.
+    """
     probabilities = Probabilities(model)
     if method == "deterministic":
         return lambda images: probabilities(normalised_for(model, images))
     if method == "propagated":
         from penumbra.propagation import propagate
 
-        propagated = propagate(probabilities)
-        return lambda images: propagated(normalised_for(model, images)).mean
+        propagated = walk or propagate(probabilities)
+
+        def predict(images: Tensor) -> Tensor:
+            outputs = propagated(normalised_for(model, images))
+            return (outputs[-1] if isinstance(outputs, tuple) else outputs).mean
+
+        return predict
     from penumbra.montecarlo import monte_carlo
 
     return lambda images: (
