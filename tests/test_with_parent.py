@@ -1,0 +1,54 @@
+"""A process whose parent is killed is killed too; otherwise its module runs as it always does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from penumbra import with_parent
+
+CHILD = """
+import sys, time
+if __name__ == "__main__":
+    print("child", *sys.argv[1:], flush=True)
+    time.sleep(3600 if "wait" in sys.argv else 0)
+"""
+PARENT = """
+import subprocess, sys
+from penumbra.with_parent import command
+subprocess.run(command("child", "-p", "wait"))
+"""
+
+
+@pytest.fixture
+def environment(tmp_path) -> dict[str, str]:
+    (tmp_path / "child.py").write_text(CHILD)
+    return {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+
+def test_a_child_dies_with_its_killed_parent(environment):
+    words = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout.readline() == "child -p wait\n"
+        parent.send_signal(signal.SIGKILL)
+        # The child has the pipe as well: it ends when both have. The time is for failing only.
+        assert parent.communicate(timeout=60) == ("", None)
+
+
+def test_a_module_runs_as_by_itself(environment):
+    words = with_parent.command("child", "--ros-args", "-p", "a:=b")
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "child --ros-args -p a:=b\n"
+
+
+def test_a_parent_that_has_ended_already_is_noticed(environment):
+    words = with_parent.command("child")
+    words[words.index(str(os.getpid()))] = "1"
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "process 1 has ended" in done.stderr
+    assert done.stdout == ""
