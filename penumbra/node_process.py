@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penumbra import with_parent
 from penumbra.bags import Bag
 from penumbra.bags.messages import CAMERA_INFO, COMPRESSED_IMAGE
 from penumbra.bundle import Bundle
@@ -39,6 +39,7 @@ def send_through_node(
     answers: Sequence[str] = ("prediction", "ood", "stats"),
     record_everything: bool = True,
     runner: str = "auto",
+    threads: int = 0,
     image_topic: str | None = None,
     progress: Progress = lambda work, total: work,
 ) -> Summary:
@@ -60,6 +61,7 @@ def send_through_node(
     parameters = LOCKSTEP | {
         "bundle": str(bundle.path.resolve()),
         "runner": runner,
+        "threads": threads,
         "compressed": images.type == COMPRESSED_IMAGE,
     }
     expected = tuple(f"{NODE}/{name}" for name in answers)
@@ -89,7 +91,7 @@ def node_process(parameters: dict[str, Any], log: Path) -> Iterator[threading.Ev
         for name, value in parameters.items()
         for word in ("-p", f"{name}:={str(value).lower() if isinstance(value, bool) else value}")
     ]
-    command = [sys.executable, "-m", "penumbra.nodes.perception_node", "--ros-args", *words]
+    command = with_parent.command("penumbra.nodes.perception_node", "--ros-args", *words)
     ended = threading.Event()
     with log.open("w", encoding="utf-8") as stream:
         node = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)

@@ -9,6 +9,7 @@ Only `penumbra.bags.replay` needs ROS, and is imported by itself.
 
 from penumbra.bags.camvid import camvid_drive
 from penumbra.bags.conversion import convert_bag
+from penumbra.bags.finding import find_bags
 from penumbra.bags.frames import (
     ANOMALY_TOPIC,
     CAMERA_INFO_TOPIC,
@@ -46,6 +47,7 @@ __all__ = [
     "array_of",
     "camvid_drive",
     "convert_bag",
+    "find_bags",
     "images_drive",
     "kitti_drive",
     "open_bag",

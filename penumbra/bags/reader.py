@@ -57,7 +57,7 @@ def open_bag(path: Path, warn: Warn | None = None) -> Bag:
     """
     path = Path(path)
     warn = warn or _to_stderr
-    files = _files(path)
+    files = storage_files(path)
     try:
         reader = Reader1(path) if path.suffix == ".bag" and path.is_file() else Reader2(path)
         reader.open()
@@ -225,7 +225,7 @@ class _Clocks:
         self._last[clock] = now
 
 
-def _files(path: Path) -> list[Path]:
+def storage_files(path: Path) -> list[Path]:
     """The storage files of a bag, or an error that says why this is none."""
     if not path.exists():
         raise PenumbraError(f"no bag {path}")

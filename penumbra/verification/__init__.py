@@ -54,6 +54,7 @@ def verify(
     seed: int = 0,
     frames: int | None = None,
     runner: str = "auto",
+    threads: int = 0,
     topic: str | None = None,
     report: Path | None = None,
     video: Path | None = None,
@@ -61,17 +62,19 @@ def verify(
 ) -> dict[str, Any]:
     """Replay, compare, and write what was asked for; `frames` many, spread evenly over the bag.
 
+    The node and PyTorch take `threads` each (0: one per core), one after the other.
     `passed` in the result says whether every tolerance of the bundle's manifest is held.
     """
     bundle = load_bundle(bundle_folder(bundle_name))
     references = References(bundle, samples, seed)
     film = None if video is None else Film(video)  # refused before anything is computed
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_torch_threads(threads))
         bag = stack.enter_context(open_bag(bag_path))
         images = bag.image_topic(topic).name
         stamps = chosen_frames(bag, images, frames)
         work = stack.enter_context(_workplace())
-        _send(bag, bundle, images, stamps, work, runner, progress)
+        _send(bag, bundle, images, stamps, work, runner, threads, progress)
         # Its warnings would be of the node's clock, by which it speaks before the first frame.
         recording = stack.enter_context(open_bag(work / "answers", lambda _: None))
         frames_again = partial(answers, bag, recording, images, stamps, bundle)
@@ -101,7 +104,7 @@ def verify(
 
 def _send(
     bag: Bag, bundle: Bundle, images: str, stamps: list[int], work: Path, runner: str,
-    progress: Progress,
+    threads: int, progress: Progress,
 ) -> None:  # fmt: skip
     """The chosen frames, and everything else that the node listens to, through the node."""
     wanted = set(stamps)
@@ -117,6 +120,7 @@ def _send(
         answers=outputs_of(bundle),
         record_everything=False,
         runner=runner,
+        threads=threads,
         image_topic=images,
         progress=lambda messages, total: progress(filter(chosen, messages), None),
     )
@@ -124,6 +128,17 @@ def _send(
         raise PenumbraError(
             f"the node answered {done.answered} of {len(stamps)} frames: see {work / 'node.log'}"
         )
+
+
+@contextlib.contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    """As many for PyTorch in this process, for a while; 0 leaves them as they are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

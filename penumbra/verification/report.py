@@ -110,10 +110,15 @@ def page(facts: dict[str, Any], density: np.ndarray, panels: Panels) -> str:
         "<h2>Where the model comes from</h2>", _rows(_provenance(bundle)),
         "<h2>Versions</h2>", _rows(facts["versions"]),
     ]  # fmt: skip
+    return document(f"{bundle['name']}: verification", parts)
+
+
+def document(title: str, parts: Iterable[str]) -> str:
+    """A whole page of HTML."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(bundle['name'])}: verification</title><style>{_STYLE}</style></head>"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
         f"<body>{''.join(parts)}</body></html>\n"
     )
 
@@ -173,7 +178,7 @@ def _checks(checks: list[dict[str, Any]]) -> str:
             )
         )
     heads = ("figure", "", "noise of the reference", "tolerance", "with the noise", "")
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 def _figures(figures: dict[str, float]) -> str:
@@ -182,7 +187,7 @@ def _figures(figures: dict[str, float]) -> str:
         for name, title in TITLES.items()
         if name in figures
     ]
-    return _table(("figure", "", "noise of the reference"), rows)
+    return table(("figure", "", "noise of the reference"), rows)
 
 
 def _truth(truth: dict[str, dict[str, float]]) -> str:
@@ -192,7 +197,7 @@ def _truth(truth: dict[str, dict[str, float]]) -> str:
         (TITLES.get(name, name), number(truth[OURS][name]), number(truth[SAMPLED][name]))
         for name in truth[OURS]
     ]
-    return _table(("figure", "propagated, in the node", "Monte Carlo"), rows)
+    return table(("figure", "propagated, in the node", "Monte Carlo"), rows)
 
 
 def _speed(speed: dict[str, Any], runner: str) -> str:
@@ -213,7 +218,7 @@ def _speed(speed: dict[str, Any], runner: str) -> str:
         f"Medians for images of {size} pixels, measured in this run at a load of "
         f"{speed['load_average']:.1f}."
     )
-    return f"<p>{how}</p>{_table((), rows)}"
+    return f"<p>{how}</p>{table((), rows)}"
 
 
 def _curves(facts: dict[str, Any], density: np.ndarray) -> str:
@@ -258,7 +263,7 @@ def _which(places: list[int], per_frame: list[dict[str, Any]]) -> str:
 def _every_frame(per_frame: list[dict[str, Any]]) -> str:
     heads = {name: head for name, head in COLUMNS.items() if any(name in f for f in per_frame)}
     rows = [[number(frame.get(name)) for name in heads] for frame in per_frame]
-    return f"<div class='wide small'>{_table(heads.values(), rows)}</div>"
+    return f"<div class='wide small'>{table(heads.values(), rows)}</div>"
 
 
 def _reading(facts: dict[str, Any]) -> str:
@@ -301,7 +306,7 @@ def _rows(facts: dict[str, Any]) -> str:
     return f"<table class=small>{''.join(shown)}</table>"
 
 
-def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """The first column is text, the others are numbers."""
     kinds = ["", *[" class=n"] * 99]
     top = "".join(f"<th{k}>{head}</th>" for head, k in zip(heads, kinds, strict=False))

@@ -1,0 +1,37 @@
+"""The bags in a folder, wherever they stand in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from penumbra.bags.reader import storage_files
+from penumbra.errors import PenumbraError
+
+
+def find_bags(path: Path) -> list[Path]:
+    """The bag `path`, or, for a folder that is no bag itself, all bags below it by their names."""
+    if _is_bag(path):
+        return [path]
+    found = list(_below(path)) if path.is_dir() else []
+    if not found:
+        storage_files(path)  # says why this is no bag
+    return found
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for child in sorted(folder.iterdir()):
+        if child.name.startswith("."):
+            continue
+        if _is_bag(child):
+            yield child
+        elif child.is_dir() and not child.is_symlink():  # a link may lead back up
+            yield from _below(child)
+
+
+def _is_bag(path: Path) -> bool:
+    try:
+        storage_files(path)
+    except PenumbraError:
+        return False
+    return True
