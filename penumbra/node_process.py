@@ -7,9 +7,11 @@ stands in for the node or for DDS.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,14 @@ PATIENCE = 60.0  # seconds for a frame's answer, or for the node to appear
 LOCKSTEP = {"max_age": 0.0, "ood.stale_after": 3600.0, "qos.input_reliability": "reliable"}
 
 Progress = Callable[[Iterable[Any], int | None], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class NodeProcess:
+    """A node that runs. `ended` is set should it end by itself: nobody waits in vain for it."""
+
+    pid: int
+    ended: threading.Event
 
 
 def send_through_node(
@@ -49,15 +59,12 @@ def send_through_node(
     gets these, or everything that the node publishes; `log` gets what it says. `progress` wraps
     the messages that are sent, and may leave some out.
     """
-    try:
-        from penumbra.bags.replay import Lockstep, Playing, Recording, replay
-        from penumbra.nodes.domain import private_domain
-    except ModuleNotFoundError as error:
-        if error.name and error.name.startswith("penumbra"):
-            raise
-        raise PenumbraError(f"ROS 2 is not there ({error}): source it, or scripts/setup") from None
+    need_ros()
+    from penumbra.bags.replay import Lockstep, Playing, Recording, replay
+    from penumbra.nodes.domain import private_domain
+
     images = bag.image_topic(image_topic)
-    names = _names_for_the_node(bag, images.name)
+    names = names_for_the_node(bag, images.name)
     parameters = LOCKSTEP | {
         "bundle": str(bundle.path.resolve()),
         "runner": runner,
@@ -66,13 +73,13 @@ def send_through_node(
     }
     expected = tuple(f"{NODE}/{name}" for name in answers)
     wanted = {"under": (NODE,)} if record_everything else {"under": (), "topics": expected}
-    with private_domain(), node_process(parameters, log) as ended:
+    with private_domain(), node_process(parameters, log) as node:
         summary = replay(
             bag,
             Playing(topics=tuple(names), remap=names),
             Lockstep(expected, images.name, patience=PATIENCE, ready=PATIENCE),
             Recording(recording, **wanted),
-            stop=ended,
+            stop=node.ended,
             progress=progress,
         )
         if not summary.finished:
@@ -80,12 +87,18 @@ def send_through_node(
         return summary
 
 
-@contextlib.contextmanager
-def node_process(parameters: dict[str, Any], log: Path) -> Iterator[threading.Event]:
-    """The perception node while it is needed; what it says goes to `log`.
+def need_ros() -> None:
+    """Nothing where ROS 2 and our messages can be imported, else what to do."""
+    try:
+        for name in ("rclpy", "penumbra_msgs.msg"):
+            importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise PenumbraError(f"ROS 2 is not there ({error}): source it, or scripts/setup") from None
 
-    The event is set should it end by itself: nobody has to wait in vain for its answers.
-    """
+
+@contextlib.contextmanager
+def node_process(parameters: dict[str, Any], log: Path) -> Iterator[NodeProcess]:
+    """The perception node while it is needed; what it says goes to `log`."""
     words = [
         word
         for name, value in parameters.items()
@@ -97,7 +110,7 @@ def node_process(parameters: dict[str, Any], log: Path) -> Iterator[threading.Ev
         node = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
         threading.Thread(target=lambda: (node.wait(), ended.set()), daemon=True).start()
         try:
-            yield ended
+            yield NodeProcess(node.pid, ended)
         except PenumbraError as error:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             errors = [line for line in lines if "ERROR" in line.upper()]
@@ -115,7 +128,7 @@ def node_process(parameters: dict[str, Any], log: Path) -> Iterator[threading.Ev
                 node.wait()
 
 
-def _names_for_the_node(bag: Bag, images: str) -> dict[str, str]:
+def names_for_the_node(bag: Bag, images: str) -> dict[str, str]:
     """Topics of the bag that the node listens to, and its own names for them."""
     compressed = bag.topics[images].type == COMPRESSED_IMAGE
     names = {images: f"{NODE}/image/compressed" if compressed else f"{NODE}/image"}

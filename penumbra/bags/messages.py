@@ -124,8 +124,18 @@ def header_stamp(data: bytes) -> int:
     Four bytes say how the rest is written (the second: 1 for little endian), then come seconds
     and nanoseconds.
     """
-    seconds, nanoseconds = struct.unpack_from("<iI" if data[1] & 1 else ">iI", data, 4)
+    seconds, nanoseconds = struct.unpack_from(_stamp_format(data), data, 4)
     return seconds * SECOND + nanoseconds
+
+
+def restamped(data: bytes, stamp_ns: int) -> bytes:
+    """The same message with another stamp in its header."""
+    stamp = struct.pack(_stamp_format(data), *divmod(stamp_ns, SECOND))
+    return b"".join((data[:4], stamp, data[12:]))
+
+
+def _stamp_format(data: bytes) -> str:
+    return "<iI" if data[1] & 1 else ">iI"
 
 
 def _header(stamp_ns: int, frame_id: str) -> Any:

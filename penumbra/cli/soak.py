@@ -1,0 +1,135 @@
+"""Run the real node at a camera's rate for long, and see whether it stays as it was.
+
+A rendered street (or a bag) is sent again and again to the node, which runs in a process of its
+own and is watched from outside. Judged are: its memory, open handles and threads (median of the
+last tenth of the time against that of the second: not over 5 MiB, 0 and 0 more), the time from an
+image sent to its last output received (median of the last tenth over that of the first: at most
+1.05), and that every image is answered. Exit code 1 if one of them does not hold. Ctrl-C ends it
+with the verdict on what was seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penumbra.soak.judging import Finding, Record
+
+EXAMPLE = "penumbra soak --minutes 60 --json soak.json --plot soak.png"
+NOT_HELD = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--minutes", type=float, required=True, metavar="N", help="how long")
+    parser.add_argument("--bundle", default="segnet-street", metavar="B", help="folder, or a "
+                        "shipped model (default: segnet-street)")  # fmt: skip
+    parser.add_argument("--rate-hz", type=float, metavar="R", help="images a second (default: 10, "
+                        "or fewer if an answer takes longer than two thirds of that)")  # fmt: skip
+    parser.add_argument("--bag", type=Path, help="send this (default: a rendered street)")
+    parser.add_argument("--topic", help="of the images in the bag (default: the only ones)")
+    parser.add_argument("--runner", default="auto", help="of the node (default: auto)")
+    parser.add_argument("--threads", type=int, default=0, help="of a CPU runner (default: all)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was seen")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.png)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 if everything holds."""
+    from tqdm import tqdm
+
+    from penumbra.files import cache_folder
+    from penumbra.soak import LOG, Plan, soak
+    from penumbra.soak.judging import judge
+
+    plan = Plan(
+        arguments.minutes,
+        arguments.bundle,
+        arguments.rate_hz,
+        arguments.bag,
+        arguments.topic,
+        arguments.runner,
+        arguments.threads,
+    )
+    stop = threading.Event()
+    bar = tqdm(total=round(plan.minutes * 60, 1), unit="s", leave=False, delay=1e-6,
+               bar_format="{l_bar}{bar}| {n:.0f}/{total:.0f} s{postfix}")  # fmt: skip
+
+    def begun(record: Record) -> None:
+        before = {number: signal.signal(number, lambda *_: stop.set()) for number in _SIGNALS}
+        handlers.update(before)
+        bar.write(
+            f"{record.bundle} on {record.runner}: {record.answer_ms:.1f} ms for one image and its "
+            f"answer, sent at {record.rate_hz:.2f} Hz for {plan.minutes:g} minutes"
+        )
+
+    def told(seconds: float, text: str) -> None:
+        bar.set_postfix_str(text, refresh=False)
+        bar.update(seconds - bar.n)
+
+    handlers: dict[int, Any] = {}
+    try:
+        record = soak(
+            plan,
+            stop,
+            begun,
+            told,
+            lambda work, total: tqdm(work, total=total, unit="frame", leave=False),
+        )
+    finally:
+        bar.close()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    findings = judge(record)
+    _print(record, findings, cache_folder() / LOG)
+    if arguments.json:
+        _write_json(arguments.json, record, findings)
+    if arguments.plot:
+        _draw(arguments.plot, record)
+    return 0 if all(finding.passed for finding in findings) else NOT_HELD
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _print(record: Record, findings: list[Finding], log: Path) -> None:
+    how = "interrupted" if record.interrupted else "watched"
+    print(f"{how} after {record.seconds:.0f} s" if record.interrupted else
+          f"{how} for {record.seconds:.0f} s", end="")  # fmt: skip
+    print(f", {len(record.sent)} images sent; the node's log: {log}")
+    for finding in findings:
+        print(f"{'holds ' if finding.passed else 'FAILED'}  {finding.what:28} {finding.text}")
+
+
+def _write_json(path: Path, record: Record, findings: list[Finding]) -> None:
+    from penumbra.benchmarks.timing import machine
+    from penumbra.files import write_atomically
+
+    facts = {
+        "passed": all(finding.passed for finding in findings),
+        "findings": [asdict(finding) for finding in findings],
+        "machine": machine(),
+        "record": asdict(record),
+    }
+    write_atomically(path, json.dumps(_without_nan(facts), indent=1) + "\n")
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def _draw(path: Path, record: Record) -> None:
+    from penumbra.files import write_atomically
+    from penumbra.soak.drawing import draw
+
+    write_atomically(path, draw(record))
