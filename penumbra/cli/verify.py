@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(facts: dict[str, Any]) -> None:
+    from penumbra.training.coverage import NOTE, coverage_table
     from penumbra.verification.report import NOISE, TITLES
 
     figures, speed = facts["figures"], facts["speed"]
@@ -88,6 +90,10 @@ def _print(facts: dict[str, Any]) -> None:
         print(f"\n{'against ground truth':<48} {'node':>8} {'MC':>10}")
         for name, value in truth["propagated"].items():
             print(f"{TITLES.get(name, name):<48} {value:8.4f} {truth['monte_carlo'][name]:10.4f}")
+        if facts["coverage"]:
+            names = {"propagated": "node", "monte_carlo": "MC"}
+            columns = {names[method]: rows for method, rows in facts["coverage"].items()}
+            print(f"\n{coverage_table(columns)}\n{textwrap.fill(NOTE, 78)}\n")
         for method, curves in facts["calibration"].items():
             rates = " ".join(f"{rate:.3f}" for rate in curves["quantiles"])
             print(f"{'error by uncertainty, tenths, ' + method.replace('_', ' '):<48} {rates}")

@@ -15,7 +15,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import partial
@@ -58,11 +58,13 @@ def verify(
     topic: str | None = None,
     report: Path | None = None,
     video: Path | None = None,
+    warn: Callable[[str], None] | None = None,
     progress: Progress = lambda work, total: work,
 ) -> dict[str, Any]:
     """Replay, compare, and write what was asked for; `frames` many, spread evenly over the bag.
 
-    The node and PyTorch take `threads` each (0: one per core), one after the other.
+    The node and PyTorch take `threads` each (0: one per core), one after the other. What is amiss
+    with the bag but does not stop the reading goes to `warn` (default: standard error).
     `passed` in the result says whether every tolerance of the bundle's manifest is held.
     """
     bundle = load_bundle(bundle_folder(bundle_name))
@@ -70,7 +72,7 @@ def verify(
     film = None if video is None else Film(video)  # refused before anything is computed
     with contextlib.ExitStack() as stack:
         stack.enter_context(_torch_threads(threads))
-        bag = stack.enter_context(open_bag(bag_path))
+        bag = stack.enter_context(open_bag(bag_path, warn))
         images = bag.image_topic(topic).name
         stamps = chosen_frames(bag, images, frames)
         work = stack.enter_context(_workplace())
@@ -177,6 +179,7 @@ def _facts(bundle: Bundle, comparison: Comparison, references: References) -> di
             method: {name: values.tolist() for name, values in asdict(calibration).items()}
             for method, calibration in comparison.calibration().items()
         },
+        "coverage": comparison.coverage(),
         "per_frame": [
             {"time_s": (frame.stamp_ns - start) / 1e9, **frame.as_dict()}
             for frame in comparison.frames

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from penumbra.bundle import Bundle
+from penumbra.training.coverage import Coverage
 from penumbra.training.depth_metrics import LEAST, MOST, DepthErrors, judged_pixels
-from penumbra.training.metrics import IGNORE, Confusion
+from penumbra.training.metrics import IGNORE, Confusion, Reliability
 from penumbra.verification.figures import Calibration, Likeness, agreement, relative_error
 from penumbra.verification.frames import Answer
 from penumbra.verification.reference import Reference
@@ -66,9 +67,13 @@ class Comparison:
         self._truth: dict[str, Confusion | DepthErrors] = {
             method: self._new_truth() for method in (OURS, SAMPLED)
         }
+        self._reliability = {method: Reliability() for method in (OURS, SAMPLED)}
+        self._coverage = {method: Coverage() for method in (OURS, SAMPLED)}
 
     def add(self, answer: Answer, reference: Reference) -> FrameFigures:
         known = answer.truth is not None and self._judged(answer).any()
+        if known:
+            self._take_at_its_word(answer, reference)
         figures = FrameFigures(
             answer.stamp_ns,
             agreement(answer.prediction, reference.prediction) if self._segments else None,
@@ -109,15 +114,20 @@ class Comparison:
 
     def truth(self) -> dict[str, dict[str, float]]:
         """Against ground truth, by method; empty where the bag has none."""
-        calibrations = self.calibration()
-        return {
-            method: {
-                **self._truth[method].summary(),
-                "ause": calibrations[method].ause,
-                "aurg": calibrations[method].aurg,
-            }
-            for method in calibrations
-        }
+        found = {}
+        for method, calibration in self.calibration().items():
+            found[method] = self._truth[method].summary()
+            if self._segments:
+                error = self._reliability[method].expected_calibration_error()
+                found[method]["expected_calibration_error"] = error
+            found[method] |= {"ause": calibration.ause, "aurg": calibration.aurg}
+        return found
+
+    def coverage(self) -> dict[str, list[dict[str, float]]]:
+        """How often the measured disparity is within ±zσ, by method; empty where none is known."""
+        if self._segments or not self._coverage[OURS].count:
+            return {}
+        return {method: coverage.summary() for method, coverage in self._coverage.items()}
 
     def calibration(self) -> dict[str, Calibration]:
         """By method, the mean over the frames; empty where the bag has no ground truth."""
@@ -161,6 +171,17 @@ class Comparison:
             found[method] = Calibration.of(error.astype(np.float32), uncertainty[judged])
         return found
 
+    def _take_at_its_word(self, answer: Answer, reference: Reference) -> None:
+        """Count how often probabilities, or standard deviations, say the truth about the errors."""
+        for method, said in ((OURS, answer), (SAMPLED, reference)):
+            if self._segments:
+                self._reliability[method].add(answer.truth, said.prediction, said.confidence)
+            else:
+                judged = self._judged(answer)
+                disparity = answer.disparity if method == OURS else reference.prediction
+                truth = self._depth_times_disparity(answer) / answer.truth[judged]
+                self._coverage[method].add(disparity[judged] - truth, said.std[judged])
+
     def _judged(self, answer: Answer) -> np.ndarray:
         """Pixels whose truth is known."""
         return answer.truth != IGNORE if self._segments else judged_pixels(answer.truth)
@@ -169,13 +190,14 @@ class Comparison:
         """Labels, or metres."""
         if self._segments:
             return {OURS: answer.prediction, SAMPLED: reference.prediction}
-        # Focal length times baseline, as the node has taken them: depth times disparity, wherever
-        # depth is not cut off.
-        farthest = self._depth.max_depth_m
-        product = answer.prediction * answer.disparity
-        whole = answer.prediction < 0.999 * farthest
-        scale = np.float32(np.median(product[whole] if whole.any() else product))
+        scale, farthest = self._depth_times_disparity(answer), self._depth.max_depth_m
         return {
             OURS: answer.prediction,
             SAMPLED: scale / np.maximum(reference.prediction, scale / np.float32(farthest)),
         }
+
+    def _depth_times_disparity(self, answer: Answer) -> np.float32:
+        """Focal length times baseline, as the node has taken them, where depth is not cut off."""
+        product = answer.prediction * answer.disparity
+        whole = answer.prediction < 0.999 * self._depth.max_depth_m
+        return np.float32(np.median(product[whole] if whole.any() else product))

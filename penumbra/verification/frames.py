@@ -28,6 +28,7 @@ class Answer:
     image: np.ndarray  # in the bundle's channel order
     prediction: np.ndarray  # labels, or depth in metres
     std: np.ndarray  # of class probabilities (mean), or of the disparity
+    confidence: np.ndarray | None  # the largest mean class probability, in steps of 1/255
     disparity: np.ndarray | None
     truth: np.ndarray | None  # labels by the bundle's numbers, 255 unknown; or metres, NaN unknown
     infer_ms: float
@@ -37,7 +38,7 @@ class Answer:
 def outputs_of(bundle: Bundle) -> tuple[str, ...]:
     """The node's outputs that are compared."""
     if bundle.task == "segmentation":
-        return ("prediction", "uncertainty", "stats")
+        return ("prediction", "uncertainty", "confidence", "stats")
     return ("prediction", "disparity", "disparity/std", "stats")
 
 
@@ -84,6 +85,7 @@ def answers(
             fitted(read(images.at(stamp), bundle.input.channel_order), size),
             maps["prediction"],
             maps["uncertainty" if segments else "disparity/std"],
+            maps["confidence"] / np.float32(255) if segments else None,
             None if segments else maps["disparity"],
             truths.at(stamp, maps["prediction"].shape),
             infer_ms,

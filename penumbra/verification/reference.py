@@ -24,7 +24,7 @@ from penumbra.montecarlo import monte_carlo
 from penumbra.propagation import Moments
 from penumbra.training.segmentation import normalised_for
 
-FORMAT = 2  # of the kept files: a change of what is computed needs the next number
+FORMAT = 3  # of the kept files: a change of what is computed needs the next number
 FEWEST = 8  # samples: two halves whose variance means anything
 TIMED = 20  # samples that the time of one is taken from
 
@@ -43,6 +43,7 @@ class Reference:
 
     prediction: Map
     std: Map
+    confidence: Map | None  # segmentation only: the largest mean probability
     half_predictions: tuple[Map, Map]
     half_stds: tuple[Map, Map]
     seconds: float  # that computing it took, some time
@@ -78,10 +79,14 @@ class References:
         start = time.perf_counter()
         half = self.samples // 2
         halves = [self._sample(image, half, 2 * self.seed + number) for number in range(2)]
-        maps = [self._maps(m, image.shape[:2]) for m in (_merged(*halves, half), *halves)]
+        whole = _merged(*halves, half)
+        maps = [self._maps(m, image.shape[:2]) for m in (whole, *halves)]
         predictions, stds = zip(*maps, strict=True)
+        confidence = _array(whole.mean[0].amax(0), np.float32) if self._segments else None
         seconds = time.perf_counter() - start
-        reference = Reference(predictions[0], stds[0], predictions[1:], stds[1:], seconds)
+        reference = Reference(
+            predictions[0], stds[0], confidence, predictions[1:], stds[1:], seconds
+        )
         _write(file, reference)
         self.computed += 1
         return reference
@@ -139,8 +144,10 @@ def _merged(a: Moments, b: Moments, count: int) -> Moments:
 
 def _write(file: Path, reference: Reference) -> None:
     content = io.BytesIO()
+    sure = {} if reference.confidence is None else {"confidence": reference.confidence}
     np.savez(
         content,
+        **sure,
         predictions=np.stack([reference.prediction, *reference.half_predictions]),
         stds=np.stack([reference.std, *reference.half_stds]),
         seconds=reference.seconds,
@@ -155,8 +162,8 @@ def _read(file: Path) -> Reference | None:
             arrays: dict[str, Any] = dict(kept)
         predictions, stds = arrays["predictions"], arrays["stds"]
         return Reference(
-            predictions[0], stds[0], tuple(predictions[1:]), tuple(stds[1:]),
-            float(arrays["seconds"]),
+            predictions[0], stds[0], arrays.get("confidence"), tuple(predictions[1:]),
+            tuple(stds[1:]), float(arrays["seconds"]),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None

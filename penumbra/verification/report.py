@@ -13,8 +13,10 @@ import cv2
 import numpy as np
 
 from penumbra.files import write_atomically
+from penumbra.training.coverage import NOTE
 from penumbra.verification import curves
 from penumbra.verification.comparison import OURS, SAMPLED
+from penumbra.verification.reading import how_to_read
 
 PAGE, FIGURES = "index.html", "figures.json"
 SHOWN = 12  # panels: the worst frames, and others spread over the drive
@@ -31,6 +33,7 @@ TITLES = {
     "global_accuracy": "labels right",
     "class_average": "labels right, class average",
     "mean_iou": "mean intersection over union",
+    "expected_calibration_error": "expected calibration error of the probabilities",
     "ause": "AUSE (0 is best)",
     "aurg": "AURG (above 0: better than chance)",
 }
@@ -100,13 +103,14 @@ def page(facts: dict[str, Any], density: np.ndarray, panels: Panels) -> str:
         "<h2>Against the tolerances of the bundle</h2>", _checks(facts["checks"]),
         "<h2>Against Monte Carlo</h2>", _figures(facts["figures"]),
         "<h2>Against ground truth</h2>", _truth(facts["truth"]),
+        _coverage(facts["coverage"]),
         "<h2>Speed</h2>", _speed(facts["speed"], facts["versions"]["runner"]),
         "<h2>Curves</h2>", _curves(facts, density),
         f"<h2>Frames</h2><p class=small>{_which(places, facts['per_frame'])}</p>",
         *(_figure(place, picture, facts["per_frame"][place])
           for place, picture in zip(places, panels(places), strict=True)),
         "<h2>Every frame</h2>", _every_frame(facts["per_frame"]),
-        "<h2>How to read it</h2>", _reading(facts),
+        "<h2>How to read it</h2>", how_to_read(facts),
         "<h2>Where the model comes from</h2>", _rows(_provenance(bundle)),
         "<h2>Versions</h2>", _rows(facts["versions"]),
     ]  # fmt: skip
@@ -200,6 +204,21 @@ def _truth(truth: dict[str, dict[str, float]]) -> str:
     return table(("figure", "propagated, in the node", "Monte Carlo"), rows)
 
 
+def _coverage(coverage: dict[str, list[dict[str, float]]]) -> str:
+    """Beside the nominal share those of both methods; nothing where no disparity is known."""
+    if not coverage:
+        return ""
+    rows = [
+        (
+            f"measured disparity within ±{ours['sigmas']:.3f} σ",
+            *(f"{share:.1%}" for share in (ours["nominal"], ours["observed"], mc["observed"])),
+        )
+        for ours, mc in zip(coverage[OURS], coverage[SAMPLED], strict=True)
+    ]
+    heads = ("coverage", "nominal (Gaussian)", "propagated, in the node", "Monte Carlo")
+    return f"{table(heads, rows)}<p>{NOTE}</p>"
+
+
 def _speed(speed: dict[str, Any], runner: str) -> str:
     rows = [(f"node, {runner}: inference", _time(speed["node_infer_s"]), "")]
     rows += [
@@ -264,28 +283,6 @@ def _every_frame(per_frame: list[dict[str, Any]]) -> str:
     heads = {name: head for name, head in COLUMNS.items() if any(name in f for f in per_frame)}
     rows = [[number(frame.get(name)) for name in heads] for frame in per_frame]
     return f"<div class='wide small'>{table(heads.values(), rows)}</div>"
-
-
-def _reading(facts: dict[str, Any]) -> str:
-    samples = facts["reference"]["samples"]
-    return (
-        "<p><b>Relative error</b> is mean |a - b| / mean b over all pixels, a from the node, b from"
-        " Monte Carlo; the <b>ratio</b>, mean a / mean b, is below 1 where uncertainty is "
-        "understated. The variance is the square of the standard deviation that is published: for "
-        "segmentation the mean over the classes of the standard deviation of their probabilities, "
-        "for depth that of the disparity at the network's own pixels, scaled to the image (what "
-        "lies between two of them is in truth surer, so this is on the safe side).</p>"
-        "<p>The <b>noise of the reference</b> is what "
-        f"{samples} samples cannot tell: two references of {samples // 2} samples each are compared"
-        " with each other, and half of their difference is the error that is left in both together."
-        " For Spearman's correlation it is what a perfect map would miss of 1 (Spearman and Brown)."
-        " A figure is held against the tolerance with this noise allowed for; where the noise is as"
-        " large as the room that the tolerance leaves, the verdict is undecided, which is not a "
-        "success.</p><p><b>AUSE</b> is the area between the sparsification curve and the oracle's, "
-        "<b>AURG</b> that between chance and the curve (Poggi et al. 2020), by the share of wrong "
-        "labels, or by |z - truth| / truth with uncertainty relative to depth; curves are means "
-        "over the frames.</p>"
-    )
 
 
 def _provenance(bundle: dict[str, Any]) -> dict[str, Any]:

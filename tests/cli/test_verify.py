@@ -34,6 +34,16 @@ def place(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def depth_place(tmp_path_factory):
+    """A bag with measured depth, and the bundle of a depth network."""
+    folder = tmp_path_factory.mktemp("verify-depth")
+    write_drive(street_drive(2, 0.2, 5.0, camera=Camera(width=128, height=64)), folder / "drive")
+    save_model(network("monodepth"), folder / "checkpoint")
+    export_bundle(folder / "checkpoint", folder / "bundle", ExportOptions())
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def _own_references(place, monkeypatch):
     monkeypatch.setenv("PENUMBRA_CACHE", str(place / "cache"))
@@ -72,6 +82,10 @@ def test_a_page_a_film_and_every_figure(place, tmp_path, capsys):
         assert f"{check['verdict']:<10} {check['name']} {check['figure']:.4f}" in printed
     assert [frame["time_s"] for frame in facts["per_frame"]] == pytest.approx([0, 0.2])
     assert len(facts["calibration"]["propagated"]["quantiles"]) == 10
+    for method in ("propagated", "monte_carlo"):
+        assert 0 < facts["truth"][method]["expected_calibration_error"] < 1
+    assert facts["coverage"] == {}
+    assert "expected calibration error of the probabilities" in printed
     assert set(facts["speed"]["monte_carlo_s"]) == {"40", "50"}
     assert facts["versions"]["model"].startswith("modest@")
 
@@ -90,6 +104,27 @@ def test_a_page_a_film_and_every_figure(place, tmp_path, capsys):
     done, picture = film.read()
     assert done and picture.shape[:2] == (2 * (96 + 24), 3 * 128)
     assert picture.std() > 20
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ros_domain")
+def test_depth_has_its_coverage_printed_kept_and_on_the_page(depth_place, tmp_path, capsys):
+    words = ["verify", str(depth_place / "drive"), "--bundle", str(depth_place / "bundle")]
+    words += ["--samples", "8", "--report", str(tmp_path / "report")]
+    main(words)  # whether its tolerances are held is not the question
+    printed = capsys.readouterr().out
+    facts = json.loads((tmp_path / "report" / "figures.json").read_text())
+    page = Page((tmp_path / "report" / "index.html").read_text())
+    assert page.open == []
+    rows = list(zip(*facts["coverage"].values(), strict=True))
+    assert [ours["nominal"] for ours, _ in rows] == [0.5, 0.6827, 0.9, 0.95]
+    for ours, theirs in rows:
+        shares = [ours["nominal"], ours["observed"], theirs["observed"]]
+        place = page.words.index(f"measured disparity within ±{ours['sigmas']:.3f} σ")
+        assert page.words[place + 1 : place + 4] == [f"{share:.1%}" for share in shares]
+        line = next(line for line in printed.splitlines() if f"±{ours['sigmas']:.3f} σ" in line)
+        assert line.split()[2:] == [f"{share:.1%}" for share in shares]
+    assert "epistemic" in printed and "epistemic" in " ".join(page.words)
 
 
 @pytest.mark.slow

@@ -45,6 +45,7 @@ def test_the_halves_are_two_samplings_and_the_whole_is_both(exported, draws):
     std = np.sqrt((squares - mean**2) * 20 / 19).mean(0)
     np.testing.assert_allclose(reference.std, std, rtol=1e-4)
     assert np.array_equal(reference.prediction, mean.argmax(0))
+    np.testing.assert_allclose(reference.confidence, mean.max(0), rtol=1e-5)
 
 
 def test_depth_is_scaled_to_the_image(exported):
@@ -52,6 +53,7 @@ def test_depth_is_scaled_to_the_image(exported):
     image = street(60, 200)
     reference = References(bundle, samples=8).of(image)
     assert reference.prediction.shape == reference.std.shape == (60, 200)
+    assert reference.confidence is None
     model = network("monodepth")
     x = normalise(torch.from_numpy(image[..., ::-1].copy())[None], *_statistics(model))
     x = F.interpolate(x, tuple(model.config["size"]), mode="bilinear", align_corners=False)
@@ -72,6 +74,7 @@ def test_what_is_kept_is_not_computed_again(exported):
     read = again.of(IMAGE)
     assert again.computed == 0
     assert np.array_equal(read.std, computed.std)
+    assert np.array_equal(read.confidence, computed.confidence)
     assert np.array_equal(read.half_predictions, computed.half_predictions)
     assert read.seconds == computed.seconds > 0
 
