@@ -1,0 +1,1 @@
+"""Pictures that no training has seen, and what uncertainty makes of them."""
