@@ -30,6 +30,7 @@ from penumbra.experiments.reporting import Setting
 from penumbra.experiments.reporting.drawing import BLUE, GREEN, GREY, ORANGE, plate
 from penumbra.experiments.reporting.markdown import rows, with_error
 from penumbra.files import write_atomically
+from penumbra.training.coverage import SHARES
 
 NEEDS = "uci"
 EXPLAINED = ("energy", "naval-propulsion-plant")  # where a Gaussian is furthest from the samples
@@ -131,7 +132,29 @@ def table(result: dict[str, Any]) -> str:
           f"{t['jacobian']:.4f}", f"{t['moment']:.4f}", f"{t['mc'] / t['jacobian']:.0f}"]
          for n, t in result["runtime"].items()],
     )  # fmt: skip
-    return "\n\n".join([errors, likelihoods, why, times, _words(result)])
+    return "\n\n".join([errors, likelihoods, *_coverage(sets), why, times, _words(result)])
+
+
+def _coverage(sets: dict[str, dict[str, list]]) -> list[str]:
+    """Means over the splits; of sets that were measured when it was not yet counted, none."""
+    there = {name: splits for name, splits in sets.items() if "mc_coverage" in splits}
+    if not there:
+        return []
+
+    def cell(splits: dict[str, list], who: str) -> str:
+        return ", ".join(f"{100 * share:.0f}" for share in np.mean(splits[f"{who}_coverage"], 0))
+
+    nominal = ", ".join(f"{100 * share:.0f}" for share in SHARES)
+    counted = rows(
+        [f"targets within the central {nominal} %", "MC", *OURS.values()],
+        [[PAPER[n].title, *(cell(s, who) for who in ("mc", *OURS))] for n, s in there.items()],
+    )
+    words = (
+        "A target is within where its distance to the mean is at most zσ of a Gaussian with σ² the "
+        "variance by dropout plus 1/τ, the noise that the grid chose. Monte Carlo is that of the "
+        "same network."
+    )
+    return [counted, words]
 
 
 def _without_gaussian(part: dict[str, Any] | None) -> list[str]:

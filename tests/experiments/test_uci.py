@@ -62,6 +62,15 @@ def test_table_and_figure_have_every_set(monkeypatch):
     assert "3.13 ± 0.22" in text  # the paper's
     assert text.count("| -3.20 ± 0.20 | -1.10 ± 0.10 |") == 1
     assert "took 10 minutes" in text
+    assert "targets within" not in text  # kept from before it was counted
+    counted = {f"{who}_coverage": [[0.4, 0.6, 0.8, 0.9], [0.6, 0.7, 0.9, 1.0]]
+               for who in ("mc", "jacobian", "moment")}  # fmt: skip
+    counted["moment_coverage"] = [[0.1, 0.2, 0.3, 0.4]] * 2
+    result["sets"]["energy"]["splits"] |= counted
+    text = uci.table(result)
+    title, shares = PAPER["energy"].title, "50, 65, 85, 95"
+    assert f"| {title} | {shares} | {shares} | 10, 20, 30, 40 |" in text
+    assert text.count("50, 65, 85, 95") == 2  # of the only set that has them
     assert uci.draw(result).axes
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from penumbra.experiments.regression.stack import Stack, mask_threshold, random_numbers
 from penumbra.propagation.covariance import propagate_covariance
+from penumbra.training.coverage import Coverage
 
 # Rows times hidden units squared (covariance matrices), or samples times rows times hidden units,
 # that are computed together: what stays in a core's own cache is done in half the time.
@@ -36,6 +37,12 @@ class Gaussian:
         """log N(y; mean, variance + 1/τ) of each row: what sampling the Gaussian tends to."""
         variance = self.variance + 1 / tau
         return -0.5 * (torch.log(2 * math.pi * variance) + (y - self.mean) ** 2 / variance)
+
+    def coverage(self, y: Tensor, tau: float) -> list[float]:
+        """For each of `SHARES` the share of rows within so many σ, σ² = variance + 1/τ."""
+        coverage = Coverage()
+        coverage.add((y - self.mean).numpy(), (self.variance + 1 / tau).sqrt().numpy())
+        return [row["observed"] for row in coverage.summary()]
 
     def sampled_log_likelihood(self, y: Tensor, tau: float, samples: int, seed: int) -> Tensor:
         """The paper's way: draw from the Gaussian, then Gal's formula for samples."""

@@ -153,13 +153,13 @@ def _mixture(drawn: Iterable[Tensor], y: Tensor, tau: float, scale: Scaled) -> M
 
 def _test(
     data: RegressionSet, stack: Stack, part: Part, points: Tensor, split: int, settings: Settings
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """All figures of one split, in the target's own units."""
     scale, rows = part.scales[split], data.splits[split][1]
     x = torch.from_numpy(scale.inputs(data.x[rows]))
     y = torch.from_numpy(data.y[rows])
     tau = float(points[split, OURS, 1])
-    figures: dict[str, float] = {"rate": float(points[split, OURS, 0]), "tau": tau}
+    figures: dict[str, Any] = {"rate": float(points[split, OURS, 0]), "tau": tau}
 
     def note(name: str, mean: Tensor, likelihood: Tensor) -> None:
         figures[f"{name}_rmse"] = float((y - mean).square().mean().sqrt())
@@ -176,6 +176,7 @@ def _test(
     moments = sampled["mc"].moments()
     # What any Gaussian rule could reach: Monte Carlo's own mean and variance.
     note("gaussian_of_mc", moments.mean, moments.log_likelihood(y, tau))
+    figures["mc_coverage"] = moments.coverage(y, tau)
     figures["mc_kurtosis"] = float(sampled["mc"].kurtosis().median())
     figures["mc_variance"] = float(moments.variance.mean())
     for relu in ("jacobian", "moment"):
@@ -183,5 +184,6 @@ def _test(
         note(relu, ours.mean, ours.log_likelihood(y, tau))
         drawn = ours.sampled_log_likelihood(y, tau, settings.samples, settings.seed + split)
         figures[f"{relu}_sampled_ll"] = float(drawn.mean())
+        figures[f"{relu}_coverage"] = ours.coverage(y, tau)
         figures[f"{relu}_variance"] = float(ours.variance.mean())
     return figures

@@ -33,6 +33,13 @@ def x():
     return torch.randn(ROWS, FEATURES, generator=torch.Generator().manual_seed(4))
 
 
+def test_coverage_counts_the_noise_of_the_target():
+    gaussian = Gaussian(torch.zeros(4).double(), torch.tensor([0.75, 0.75, 0.0, 0.0]).double())
+    # σ is 1 with variance and 1/τ = 0.25, and 0.5 with 1/τ alone: 0.6, 1.8, 1.2 and 3 of them.
+    found = gaussian.coverage(torch.tensor([0.6, -1.8, 0.6, -1.5]).double(), tau=4.0)
+    assert found == [0.25, 0.25, 0.5, 0.75]
+
+
 def test_closed_form_is_what_sampling_the_gaussian_tends_to():
     gaussian = Gaussian(
         torch.tensor([0.0, 1.0, -2.0]).double(), torch.tensor([1.0, 0.2, 3.0]).double()
