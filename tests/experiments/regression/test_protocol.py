@@ -39,7 +39,7 @@ def test_figures_are_in_the_target_s_units(result, data):
         assert ours == pytest.approx(mc, rel=0.1)
     for ours, mc in zip(found["moment_coverage"], found["mc_coverage"], strict=True):
         assert ours == sorted(ours) and len(ours) == 4
-        assert 0 < ours[-1]  # in other units nothing would be within
+        assert ours[-1] > 0  # in other units nothing would be within
         assert ours == pytest.approx(mc, abs=0.21)  # two of the ten rows
 
 
