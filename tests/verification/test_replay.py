@@ -126,8 +126,9 @@ def test_two_replays_are_the_same_to_the_bit(exported, tmp_path):
             )
         with open_bag(tmp_path / attempt, lambda _: None) as recording:
             topics = [f"/penumbra/{name}" for name in names if name != "stats"]
-            said.append(list(recording.raw(topics)))
-    assert len(said[0]) == 2 * len(topics)
+            # Topic by topic: which of two answers to one frame arrives first is DDS's business.
+            said.append([list(recording.raw([topic])) for topic in topics])
+    assert [len(messages) for messages in said[0]] == [2] * 3
     assert said[0] == said[1]
 
 
