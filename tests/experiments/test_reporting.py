@@ -74,6 +74,44 @@ def test_report_binds_everything(toy, data, tmp_path):
     assert str(tmp_path) not in text
 
 
+@pytest.fixture
+def with_panel(toy):
+    """The toy also shows pictures."""
+    toy.shown = []
+
+    def panel(setting, result):
+        toy.shown.append(setting.seed)
+        return toy.draw(result)
+
+    toy.panel = panel
+    return toy
+
+
+def test_a_panel_is_made_once_and_may_be_left_out(with_panel, data, tmp_path):
+    out = tmp_path / "out"
+    panel = out / "toy" / "panel.png"
+    records = reporting.reproduce(["toy"], data, out, panels=False)
+    assert not panel.exists()
+    assert "`penumbra reproduce toy --data DIR --out DIR` writes `toy/panel.png`" in (
+        reporting.write_report(out, records).read_text()
+    )
+    for _ in range(2):
+        records = reporting.reproduce(["toy"], data, out)
+    assert panel.read_bytes().startswith(b"\x89PNG")
+    assert with_panel.shown == [0]  # made for the figures that were there
+    assert "](toy/panel.png)" in reporting.write_report(out, records).read_text()
+    assert "](toy/panel.png)" not in reporting.write_report(out, records, panels=False).read_text()
+    reporting.reproduce(["toy"], data, out, again=True)
+    assert with_panel.shown == [0, 0]  # new figures, new pictures
+
+
+def test_a_missing_bundle_is_told_before_anything_is_measured(toy, data, tmp_path):
+    toy.BUNDLES = {"network": "segnet-street", "other": "no-such-bundle"}
+    with pytest.raises(PenumbraError, match="^toy needs the bundle no-such-bundle: train and"):
+        reporting.reproduce(["toy"], data, tmp_path)
+    assert toy.measured == []
+
+
 def test_missing_data_is_told_before_anything_is_measured(toy, tmp_path):
     with pytest.raises(PenumbraError, match=r"--data is missing: toy needs toys/"):
         reporting.reproduce(["toy"], None, tmp_path)

@@ -15,9 +15,13 @@ import torch
 from tqdm import tqdm
 
 from penumbra.benchmarks.timing import machine
+from penumbra.bundle import MANIFEST
 from penumbra.errors import PenumbraError
 from penumbra.experiments.reporting.drawing import png
 from penumbra.files import write_atomically
+from penumbra.share import bundle_folder
+
+PANEL = "panel.png"
 
 
 @dataclass(frozen=True)
@@ -39,24 +43,42 @@ def load(name: str) -> ModuleType:
 
 
 def reproduce(
-    names: Sequence[str], data: Path | None, out: Path, *, seed: int = 0, again: bool = False
+    names: Sequence[str],
+    data: Path | None,
+    out: Path,
+    *,
+    seed: int = 0,
+    again: bool = False,
+    panels: bool = True,
 ) -> list[dict[str, Any]]:
     """Measure what is not there yet, and draw and describe each; their records, in order."""
     missing = [name for name in names if not _is_served(load(name).NEEDS, data)]
     if missing:
         needed = ", ".join(f"{name} needs {load(name).NEEDS}/" for name in missing)
         raise PenumbraError(f"--data {data or 'is missing'}: {needed}")
-    return [_one(name, Setting(data, out / name, seed), again) for name in names]
+    absent = [
+        f"{name} needs the bundle {bundle}"
+        for name in names
+        for bundle in getattr(load(name), "BUNDLES", {}).values()
+        if not (bundle_folder(bundle) / MANIFEST).is_file()
+    ]
+    if absent:
+        raise PenumbraError(
+            f"{', '.join(absent)}: train and export it (`penumbra train`, `penumbra export`) into "
+            "config/models, or leave the experiment out"
+        )
+    return [_one(name, Setting(data, out / name, seed), again, panels) for name in names]
 
 
 def _is_served(needed: str | None, data: Path | None) -> bool:
     return needed is None or (data is not None and (data / needed).is_dir())
 
 
-def _one(name: str, setting: Setting, again: bool) -> dict[str, Any]:
+def _one(name: str, setting: Setting, again: bool, panels: bool) -> dict[str, Any]:
     experiment = load(name)
     path = setting.folder / "result.json"
     record = None if again else _kept(path, setting.seed)
+    is_new = record is None
     if record is None:
         start = time.perf_counter()
         figures = experiment.measure(setting)
@@ -68,6 +90,9 @@ def _one(name: str, setting: Setting, again: bool) -> dict[str, Any]:
     picture = png(lambda: experiment.draw(record["figures"]))
     write_atomically(setting.folder / "figure.png", picture)
     write_atomically(setting.folder / "table.md", experiment.table(record["figures"]) + "\n")
+    panel = setting.folder / PANEL
+    if panels and hasattr(experiment, "panel") and (is_new or not panel.is_file()):
+        write_atomically(panel, png(lambda: experiment.panel(setting, record["figures"])))
     return record
 
 
@@ -87,8 +112,11 @@ def title(name: str) -> str:
     return (load(name).__doc__ or name).partition("\n")[0].rstrip(".")
 
 
-def write_report(out: Path, records: Sequence[dict[str, Any]]) -> Path:
-    """REPORT.md: how it was made, then every experiment's figure and table."""
+def write_report(out: Path, records: Sequence[dict[str, Any]], panels: bool = True) -> Path:
+    """REPORT.md: how it was made, then every experiment's figure and table.
+
+    Without `panels` it shows none, even if they are there: it can be given away.
+    """
     where, seed = records[0]["machine"], records[0]["seed"]
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     lines = [
@@ -116,11 +144,24 @@ def write_report(out: Path, records: Sequence[dict[str, Any]]) -> Path:
             "",
             table,
             "",
+            *(_panel(out, name, panels) if hasattr(load(name), "panel") else ()),
         ]
         lines.append(f"*Measured in {_minutes(record['seconds'])}.*")
     path = out / "REPORT.md"
     write_atomically(path, "\n".join(lines) + "\n")
     return path
+
+
+def _panel(out: Path, name: str, wanted: bool) -> list[str]:
+    """The panel, or how to make it."""
+    file = f"{name}/{PANEL}"
+    if wanted and (out / file).is_file():
+        return [f"![The pictures]({file})", ""]
+    return [
+        f"Pictures are made of the data set's own, which may not be passed on: `penumbra reproduce "
+        f"{name} --data DIR --out DIR` writes `{file}`.",
+        "",
+    ]
 
 
 def _minutes(seconds: float) -> str:

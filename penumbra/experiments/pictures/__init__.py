@@ -1,0 +1,1 @@
+"""What the experiments on pictures share: trained networks, kept samples, runtime, panels."""
