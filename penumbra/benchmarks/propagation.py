@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from penumbra.benchmarks.timing import interleaved, ratio
+from penumbra.benchmarks.timing import interleaved, ratio, torch_threads
 from penumbra.export.folding import fold_batch_norms
 from penumbra.propagation import propagate
 
@@ -23,34 +23,30 @@ CHANNELS, SIZE, LAYERS, CLASSES = 64, (96, 128), 6, 11
 
 @dataclass(frozen=True)
 class Cost:
-    """One line of the result: a propagated network against its plain form, and the goal."""
+    """A propagated network against its plain form; `name` is the key of its goal."""
 
     name: str
     ratio: float
-    goal: float
-    plain_ms: float
-    propagated_ms: float
+    plain: dict[str, float]
+    propagated: dict[str, float]
 
 
 def costs(repetitions: int, threads: int) -> list[Cost]:
     """The cost of a dropout before the last layer, and of one before everything."""
-    torch.set_num_threads(threads)
+    with torch_threads(threads):
+        return _costs(repetitions, threads)
+
+
+def _costs(repetitions: int, threads: int) -> list[Cost]:
     torch.manual_seed(0)
     late = nn.Sequential(*_blocks(), nn.Dropout(0.2), _classifier()).eval()
     early = nn.Sequential(nn.Dropout(0.2), *_blocks(), _classifier()).eval()
     x = torch.rand(1, CHANNELS, *SIZE)
     return [
-        _eager("dropout before the last layer, eager", late, x, "moment", 1.1, repetitions),
-        _eager("part after dropout, Jacobian ReLU, eager", early, x, "jacobian", 2.3, repetitions),
+        _eager("late", late, x, "moment", repetitions),
+        _eager("early, jacobian", early, x, "jacobian", repetitions),
         *(
-            _exported(
-                f"part after dropout, moment ReLU, {runtime}",
-                early,
-                x,
-                partial(session, threads=threads),
-                2.2,
-                repetitions,
-            )
+            _exported(f"early, {runtime}", early, x, partial(session, threads=threads), repetitions)
             for runtime, session in (("OpenVINO", _openvino), ("ONNX Runtime", _onnxruntime))
         ),
     ]
@@ -68,24 +64,20 @@ def _classifier() -> nn.Module:
     return nn.Conv2d(CHANNELS, CLASSES, 3, padding=1)
 
 
-def _eager(
-    name: str, model: nn.Module, x: Tensor, relu: str, goal: float, repetitions: int
-) -> Cost:
+def _eager(name: str, model: nn.Module, x: Tensor, relu: str, repetitions: int) -> Cost:
     propagated = propagate(model, relu=relu)
     with torch.inference_mode():
-        return _cost(name, lambda: model(x), lambda: propagated(x), goal, repetitions)
+        return _cost(name, lambda: model(x), lambda: propagated(x), repetitions)
 
 
-def _exported(
-    name: str, model: nn.Module, x: Tensor, session: Session, goal: float, repetitions: int
-) -> Cost:
+def _exported(name: str, model: nn.Module, x: Tensor, session: Session, repetitions: int) -> Cost:
     with TemporaryDirectory() as folder:
         sessions = []
         for number, module in enumerate((model, fold_batch_norms(propagate(model)))):
             file = Path(folder) / f"{number}.onnx"
             torch.onnx.export(module, (x,), file, dynamo=True, verbose=False)
             sessions.append(session(file, x))
-    return _cost(name, *sessions, goal, repetitions)
+    return _cost(name, *sessions, repetitions)
 
 
 def _onnxruntime(file: Path, x: Tensor, threads: int) -> Callable[[], Any]:
@@ -108,17 +100,12 @@ def _openvino(file: Path, x: Tensor, threads: int) -> Callable[[], Any]:
 
 
 def _cost(
-    name: str,
-    plain: Callable[[], Any],
-    propagated: Callable[[], Any],
-    goal: float,
-    repetitions: int,
+    name: str, plain: Callable[[], Any], propagated: Callable[[], Any], repetitions: int
 ) -> Cost:
-    timings = interleaved({"plain": plain, "propagated": propagated}, repetitions)
+    times = interleaved({"plain": plain, "propagated": propagated}, repetitions)
     return Cost(
         name,
-        ratio(timings["propagated"], timings["plain"]),
-        goal,
-        1e3 * timings["plain"].median,
-        1e3 * timings["propagated"].median,
+        ratio(times["propagated"], times["plain"]),
+        times["plain"].facts(),
+        times["propagated"].facts(),
     )

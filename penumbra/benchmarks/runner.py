@@ -5,9 +5,6 @@ All times of a comparison come from one interleaved run; the ratios are what can
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,43 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from penumbra.benchmarks.timing import Timing, interleaved, ratio
+from penumbra.benchmarks.fresh import ColdStart, fresh_process
+from penumbra.benchmarks.goals import form_of, kind_of
+from penumbra.benchmarks.timing import Timing, interleaved, ratio, torch_threads
 from penumbra.bundle import Bundle
-from penumbra.errors import PenumbraError
 from penumbra.pipeline import Config, Pipeline
 from penumbra.runners import Settings
 
-# What a vehicle does once after switching on, with nothing imported before.
-_COLD_START = """
-import json, resource, sys, time
-begin = time.perf_counter()
-from penumbra.pipeline import Config, Pipeline
-from penumbra.runners import Settings
-import numpy as np
-imported = time.perf_counter()
-with Pipeline(sys.argv[1], Config(sys.argv[2], settings=Settings(threads=int(sys.argv[3])))) as p:
-    loaded = time.perf_counter()
-    p.process(np.zeros((int(sys.argv[4]), int(sys.argv[5]), 3), np.uint8))
-    end = time.perf_counter()
-    print(json.dumps({
-        "import": imported - begin, "load": loaded - imported, "infer": end - loaded,
-        "cpu": time.process_time(), "runner": p.runner.description,
-        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }))
-"""
-
-
-@dataclass(frozen=True)
-class ColdStart:
-    """From the first import to the first result, in a process of its own (median of several)."""
-
-    runner: str
-    seconds: float
-    import_seconds: float
-    load_seconds: float
-    infer_seconds: float
-    cpu_seconds: float
-    megabytes: float
+STARTS = 5
+DETERMINISTIC, DIAGONAL, PROPAGATED = "deterministic", "plain diagonal", "propagated"
+EAGER, EAGER_DETERMINISTIC = "PyTorch, propagated", "PyTorch, deterministic"
 
 
 @dataclass(frozen=True)
@@ -65,31 +35,13 @@ class Comparison:
     over_ms: float
     over_p99_ms: float
     under_ms: float
+    under_p99_ms: float
 
 
-def cold_start(
-    bundle: Bundle, size: tuple[int, int], runner: str, threads: int, repetitions: int = 5
-) -> ColdStart:
-    """Start a fresh Python so many times; the run with the median total is returned."""
-    words = [str(bundle.path.resolve()), runner, str(threads), *map(str, size)]
-    runs = []
-    for _ in range(repetitions):
-        done = subprocess.run(
-            [sys.executable, "-c", _COLD_START, *words], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise PenumbraError(f"the first frame failed: {done.stderr.strip()[-300:]}")
-        runs.append(json.loads(done.stdout.splitlines()[-1]))
-    runs.sort(key=_total)
-    run = runs[len(runs) // 2]
-    return ColdStart(
-        run["runner"], _total(run), run["import"], run["load"], run["infer"], run["cpu"],
-        run["megabytes"],
-    )  # fmt: skip
-
-
-def _total(run: dict[str, float]) -> float:
-    return run["import"] + run["load"] + run["infer"]
+def cold_start(bundle: Bundle, size: tuple[int, int], runner: str, threads: int) -> ColdStart:
+    """Start a fresh Python several times; the run with the median total is returned."""
+    runs = [fresh_process(bundle, size, runner, threads) for _ in range(STARTS)]
+    return sorted(runs, key=lambda run: run.seconds)[STARTS // 2]
 
 
 def compare(
@@ -100,7 +52,10 @@ def compare(
     repetitions: int,
     samples: int,
 ) -> list[Comparison]:
-    """The bundle on its runner against the plain network there, and against PyTorch."""
+    """The bundle on its runner against the same network without noise, and against PyTorch.
+
+    A bundle that is more than the plain diagonal is compared in that form as well.
+    """
     import torch
 
     from penumbra.calibration import walk_of_bundle
@@ -108,46 +63,74 @@ def compare(
     from penumbra.models import load_model
     from penumbra.montecarlo import monte_carlo
 
-    torch.set_num_threads(threads or torch.get_num_threads())
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
     settings = Config(runner, settings=Settings(threads=threads))
     model = load_model(bundle.weights_file)
     head = _probabilities_of(model)
     x = torch.rand(1, 3, *(model.config.get("size") or size))
     walk = walk_of_bundle(bundle, model, folded=False)
-    with TemporaryDirectory() as folder:
-        plain = plain_bundle(bundle, Path(folder) / "plain")
-        with Pipeline(bundle, settings) as ours, Pipeline(plain, settings) as without:
+    sampled = f"PyTorch, MC-{samples}"
+    with TemporaryDirectory() as folder, torch_threads(threads):
+        forms = {DETERMINISTIC: plain_bundle(bundle, Path(folder) / "plain"), PROPAGATED: bundle}
+        if form_of(bundle) != "diagonal":
+            forms[DIAGONAL] = _diagonal(bundle, Path(folder) / "diagonal")
+        pipelines = {name: Pipeline(form, settings) for name, form in forms.items()}
+        try:
+            for pipeline in pipelines.values():
+                pipeline.activate()
             candidates: dict[str, Callable[[], Any]] = {
-                "propagated": lambda: ours.process(image),
-                "plain": lambda: without.process(image),
-                "PyTorch, propagated": _without_gradients(lambda: walk(x)),
-                "PyTorch, plain": _without_gradients(lambda: head(x)),
+                name: lambda p=pipeline: p.process(image) for name, pipeline in pipelines.items()
             }
+            candidates[EAGER] = _without_gradients(lambda: walk(x))
+            candidates[EAGER_DETERMINISTIC] = _without_gradients(lambda: head(x))
             times = interleaved(candidates, repetitions)
-    slow = {f"PyTorch, MC-{samples}": lambda: monte_carlo(head, x, samples=samples)}
-    times |= interleaved(slow, max(1, repetitions // 10), warm_up=0)
-    pairs = [
-        ("propagated", "plain"),
-        ("PyTorch, propagated", "PyTorch, plain"),
-        ("PyTorch, propagated", "propagated"),
-        (*slow, "PyTorch, propagated"),
-        (*slow, "propagated"),
+            slow = {
+                sampled: lambda: monte_carlo(head, x, samples=samples),
+                EAGER: candidates[EAGER],
+                PROPAGATED: candidates[PROPAGATED],
+            }
+            slow_times = interleaved(slow, max(2, repetitions // 10), warm_up=0)
+        finally:
+            for pipeline in pipelines.values():
+                pipeline.deactivate()
+    pairs = [(name, DETERMINISTIC) for name in forms if name != DETERMINISTIC]
+    pairs += [(EAGER, EAGER_DETERMINISTIC), (EAGER, PROPAGATED)]
+    slow_pairs = [(sampled, EAGER), (sampled, PROPAGATED)]
+    return [
+        *(_comparison(over, under, times) for over, under in pairs),
+        *(_comparison(over, under, slow_times) for over, under in slow_pairs),
     ]
-    return [_comparison(over, under, times) for over, under in pairs]
+
+
+def measured(bundle: Bundle, comparisons: list[Comparison], samples: int) -> dict[str, float | str]:
+    """The ratios by the keys of their goals."""
+    kind = kind_of(bundle)
+    ratios = {(line.over, line.under): line.ratio for line in comparisons}
+    found: dict[str, float | str] = {
+        f"{kind}/{form_of(bundle)}": ratios[PROPAGATED, DETERMINISTIC],
+        f"{kind}/eager": ratios[EAGER, PROPAGATED],
+    }
+    if (DIAGONAL, DETERMINISTIC) in ratios:
+        found[f"{kind}/diagonal"] = ratios[DIAGONAL, DETERMINISTIC]
+    if samples == 50:  # what the goals are about
+        found[f"{kind}/sampled, eager"] = ratios["PyTorch, MC-50", EAGER]
+        found[f"{kind}/sampled"] = ratios["PyTorch, MC-50", PROPAGATED]
+    return found
+
+
+def _diagonal(bundle: Bundle, out: Path) -> Bundle:
+    """As `penumbra export --no-calibration` makes it of the bundle's own weights."""
+    from penumbra.export import ExportOptions, export_bundle
+
+    image = bundle.input
+    options = ExportOptions(image.height, image.width, image.channel_order)
+    return export_bundle(bundle.path, out, options, calibrated=False)
 
 
 def _comparison(over: str, under: str, times: dict[str, Timing]) -> Comparison:
     a, b = times[over], times[under]
-    paired = len(a.seconds) == len(b.seconds)
-    return Comparison(
-        over,
-        under,
-        ratio(a, b) if paired else a.median / b.median,
-        a.median * 1e3,
-        a.p99 * 1e3,
-        b.median * 1e3,
-    )
+    milliseconds = (a.median * 1e3, a.p99 * 1e3, b.median * 1e3, b.p99 * 1e3)
+    return Comparison(over, under, ratio(a, b), *milliseconds)
 
 
 def _without_gradients(call: Callable[[], Any]) -> Callable[[], Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 from tqdm import tqdm
+
+import penumbra
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,14 @@ class Timing:
     @property
     def p99(self) -> float:
         return float(np.quantile(self.seconds, 0.99))
+
+    def facts(self) -> dict[str, float]:
+        """For machines, in milliseconds."""
+        return {
+            "median_ms": self.median * 1e3,
+            "p99_ms": self.p99 * 1e3,
+            "repetitions": len(self.seconds),
+        }
 
 
 def interleaved(
@@ -49,10 +60,23 @@ def ratio(over: Timing, under: Timing) -> float:
     return float(np.median(over.seconds / under.seconds))
 
 
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """So many threads for PyTorch (0: as many as it has), and afterwards as before."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def machine() -> dict[str, Any]:
     """What a figure has to be read with."""
-    versions = {}
-    for package in ("torch", "onnxruntime", "openvino", "numpy"):
+    versions = {"penumbra": penumbra.__version__}
+    for package in ("torch", "onnxruntime", "openvino", "numpy", "ros-jazzy-rclpy"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -60,6 +84,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],  # of the last minute: who else was at work
         "python": platform.python_version(),
         "versions": versions,
     }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "penumbra soak --minutes 60 --json soak.json --plot soak.png"
 NOT_HELD = 1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.threads,
     )
     stop = threading.Event()
-    bar = tqdm(total=round(plan.minutes * 60, 1), unit="s", leave=False, delay=1e-6,
+    bar = tqdm(total=plan.minutes * 60, unit="s", leave=False, delay=1e-6,
                bar_format="{l_bar}{bar}| {n:.0f}/{total:.0f} s{postfix}")  # fmt: skip
 
     def begun(record: Record) -> None:
@@ -70,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def told(seconds: float, text: str) -> None:
         bar.set_postfix_str(text, refresh=False)
-        bar.update(seconds - bar.n)
+        bar.update(min(seconds, bar.total) - bar.n)
 
     handlers: dict[int, Any] = {}
     try:
@@ -94,14 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(finding.passed for finding in findings) else NOT_HELD
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
 def _print(record: Record, findings: list[Finding], log: Path) -> None:
-    how = "interrupted" if record.interrupted else "watched"
-    print(f"{how} after {record.seconds:.0f} s" if record.interrupted else
-          f"{how} for {record.seconds:.0f} s", end="")  # fmt: skip
-    print(f", {len(record.sent)} images sent; the node's log: {log}")
+    how = "interrupted after" if record.interrupted else "watched for"
+    print(f"{how} {record.seconds:.0f} s, {len(record.sent)} images sent; the node's log: {log}")
     for finding in findings:
         print(f"{'holds ' if finding.passed else 'FAILED'}  {finding.what:28} {finding.text}")
 

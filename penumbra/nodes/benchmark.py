@@ -1,40 +1,35 @@
-"""What the node adds to the bare model: everything between the image's arrival and the last output.
+"""What the node adds to the bare model, and what a second camera on its engine costs.
 
-The node runs in a process of its own, images go to it over DDS one after the other, and somebody
-subscribes to all of its raw outputs.
+The node runs in a process of its own, images go to it over DDS, and somebody subscribes to all of
+its raw outputs.
 """
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any
 
 import numpy as np
-import rclpy
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.qos import QoSProfile
-from sensor_msgs.msg import Image
 from tqdm import tqdm
 
+from penumbra.bags.messages import IMAGE, START_NS, image, serialised
+from penumbra.bags.replay.session import Session
 from penumbra.bundle import Bundle
-from penumbra.conversions import fill_image
 from penumbra.errors import PenumbraError
+from penumbra.files import cache_folder
+from penumbra.node_process import LOCKSTEP, node_process
 from penumbra.nodes.domain import private_domain
-from penumbra.nodes.large_images import make_room_for_images
-from penumbra.nodes.outputs import OUTPUTS
+from penumbra.nodes.exchange import PATIENCE, Exchange
 from penumbra.pipeline import Config, Pipeline
 from penumbra.runners import Settings
-from penumbra_msgs.msg import FrameStats, OodAlert
 
-PATIENCE = 120.0  # seconds for anything, such as building an engine
 WARM_UP = 10  # frames that are not counted
-RAW = ("prediction", "uncertainty", "confidence", "disparity", "disparity/std")
+PICTURES = 4
+AT_ONCE = 2  # images of a camera: one in work, one that waits for it
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,11 @@ class Overhead:
     frames: int
     runner: str
     bare_p50: float  # the pipeline alone, in this process
-    infer_p50: float  # the same inside the node
+    bare_p99: float
+    total_p50: float  # in the node, from the image's arrival to the last publishing
+    total_p99: float
+    ratio: float  # the median of total / bare of the rounds
+    infer_p50: float  # the bare model's work inside the node
     overhead_p50: float
     overhead_p99: float
     round_trip_p50: float  # from publishing the image to receiving the last of its outputs
@@ -61,30 +60,41 @@ class Overhead:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Cameras:
+    """Frames per second of all cameras together, medians; `ratio` is the median of the rounds'."""
+
+    bundle: str
+    width: int
+    height: int
+    rounds: int
+    frames_per_round: int  # with one camera, and as many with two
+    runner: str
+    ratio: float
+    one_camera_fps: float
+    two_cameras_fps: float
+
+
 def measure(
     bundle: Bundle, frames: int, width: int, height: int, runner: str = "auto", threads: int = 0
 ) -> Overhead:
-    """Send `frames` pictures of noise, each after the results of the one before."""
+    """By turns: a picture of noise through the bare model here, and one through the node."""
     if frames < 10:
         raise PenumbraError(f"--repetitions is {frames}: at least 10 images have to be sent")
-    noise = np.random.default_rng(0)
-    pictures = [noise.integers(0, 256, (height, width, 3), dtype=np.uint8) for _ in range(4)]
-    bare = _bare(bundle, pictures, frames, Config(runner, settings=Settings(threads=threads)))
-    make_room_for_images()
-    with private_domain():
-        # Reliable: one after the other, a lost image would be waited for in vain.
-        reliable = {"qos.input_reliability": "reliable", "max_age": 0.0}
-        parameters = {"bundle": bundle.path, "runner": runner, "threads": threads, **reliable}
-        given = [text for n, v in parameters.items() for text in ("-p", f"{n}:={v}")]
-        command = [sys.executable, "-m", "penumbra.nodes.perception_node", "--ros-args", *given]
-        node = subprocess.Popen([*command, "--log-level", "error"], stdout=subprocess.DEVNULL)
-        try:
-            stats, trips = _exchange(bundle, pictures, frames, node)
-        finally:
-            node.send_signal(signal.SIGINT)
-            code = node.wait(PATIENCE)
-    if code:
-        raise PenumbraError(f"the node ended with exit code {code}: see its output above")
+    pictures = _pictures(width, height)
+    sent = list(map(_message, pictures))
+    bare, trips, stats = [], [], []
+    config = Config(runner, settings=Settings(threads=threads))
+    with Pipeline(bundle, config) as pipeline, _exchange(bundle, runner, threads) as exchange:
+        exchange.open(sent[0])
+        for number in tqdm(range(WARM_UP + frames), unit="frame", disable=None, leave=False):
+            start = time.perf_counter()
+            pipeline.process(pictures[number % PICTURES])
+            bare.append((time.perf_counter() - start) * 1e3)
+            trips.append(exchange.ask(sent[number % PICTURES]) * 1e3)
+            stats.append(exchange.stats)
+    bare, trips, stats = bare[WARM_UP:], trips[WARM_UP:], stats[WARM_UP:]
+    total = [s.total_ms for s in stats]
     overhead = [s.total_ms - s.infer_ms for s in stats]
     return Overhead(
         bundle=bundle.name,
@@ -93,6 +103,10 @@ def measure(
         frames=frames,
         runner=stats[-1].runner,
         bare_p50=_percentile(bare, 50),
+        bare_p99=_percentile(bare, 99),
+        total_p50=_percentile(total, 50),
+        total_p99=_percentile(total, 99),
+        ratio=round(median(t / b for t, b in zip(total, bare, strict=True)), 4),
         infer_p50=_percentile([s.infer_ms for s in stats], 50),
         overhead_p50=_percentile(overhead, 50),
         overhead_p99=_percentile(overhead, 99),
@@ -104,78 +118,92 @@ def measure(
     )
 
 
-def _bare(bundle: Bundle, pictures: list[np.ndarray], frames: int, config: Config) -> list[float]:
-    times = []
-    with Pipeline(bundle, config) as pipeline:
-        for number in range(WARM_UP + frames):
-            start = time.perf_counter()
-            pipeline.process(pictures[number % len(pictures)])
-            times.append((time.perf_counter() - start) * 1e3)
-    return times[WARM_UP:]
+def compare_cameras(
+    bundle: Bundle,
+    rounds: int,
+    frames: int,
+    width: int,
+    height: int,
+    runner: str = "auto",
+    threads: int = 0,
+) -> Cameras:
+    """By turns: `frames` images of one camera, and as many of two, each as fast as answers come."""
+    names = ("front", "left")
+    sent = list(map(_message, _pictures(width, height)))
+    rates = []
+    with _exchange(bundle, runner, threads, names) as exchange:
+        exchange.open(sent[0])
+        for number in tqdm(range(-1, rounds), unit="round", disable=None, leave=False):
+            pair = [_rate(exchange, sent, frames, used) for used in (names[:1], names)]
+            if number >= 0:
+                rates.append(pair)
+        runs_on = exchange.stats.runner
+    return Cameras(
+        bundle=bundle.name,
+        width=width,
+        height=height,
+        rounds=rounds,
+        frames_per_round=frames,
+        runner=runs_on,
+        ratio=median(two / one for one, two in rates),
+        one_camera_fps=median(one for one, _ in rates),
+        two_cameras_fps=median(two for _, two in rates),
+    )
 
 
+def _rate(exchange: Exchange, sent: list[bytes], frames: int, cameras: Sequence[str]) -> float:
+    """Frames per second while every camera has always two images with the node.
+
+    From the first answer to the last: the engine is never without work in between.
+    """
+    camera_of: dict[int, str] = {}
+    answers: list[float] = []
+
+    def send(camera: str) -> None:
+        if len(answers) + len(exchange.under_way) < frames:
+            camera_of[exchange.send(sent[len(camera_of) % PICTURES], camera)] = camera
+
+    def answered(stamp: int, at: float) -> None:
+        answers.append(at)
+        camera = camera_of[stamp]
+        # The node answers in order: what is older was pushed out by a newer one, and will not come.
+        for older in [s for s in exchange.under_way if s < stamp and camera_of[s] == camera]:
+            del exchange.under_way[older]
+            send(camera)
+        send(camera)
+
+    exchange.on_answer = answered
+    for camera in cameras:
+        for _ in range(AT_ONCE):
+            send(camera)
+    if not exchange.session.wait(lambda: len(answers) >= frames, PATIENCE + 5 * frames):
+        raise PenumbraError(f"{frames - len(answers)} of {frames} images were not answered")
+    return (frames - 1) / (answers[-1] - answers[0])
+
+
+@contextlib.contextmanager
 def _exchange(
-    bundle: Bundle, pictures: list[np.ndarray], frames: int, process: subprocess.Popen
-) -> tuple[list[FrameStats], list[float]]:
-    """What the node says of each frame, and the milliseconds that each was on its way."""
-    context = rclpy.Context()
-    rclpy.init(context=context)
-    peer = rclpy.create_node("benchmark", context=context)
-    executor = SingleThreadedExecutor(context=context)
-    executor.add_node(peer)
-    last: dict[str, int] = {}  # frame number of the last message of each topic
-    stats: list[FrameStats] = []
+    bundle: Bundle, runner: str, threads: int, cameras: Sequence[str] = ("",)
+) -> Iterator[Exchange]:
+    """A node for this bundle, and somebody to talk to it."""
+    log = cache_folder() / "benchmark.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    parameters = {"bundle": bundle.path.resolve(), "runner": runner, "threads": threads}
+    parameters |= LOCKSTEP
+    if len(cameras) > 1:
+        parameters["cameras"] = ",".join(cameras)
+    with private_domain(), node_process(parameters, log) as node, Session() as session:
+        yield Exchange(session, node, bundle.task, cameras)
 
-    def keep(topic: str) -> Callable[[Any], None]:
-        def callback(message: Any) -> None:
-            if message.header.frame_id:
-                last[topic] = int(message.header.frame_id)
-                if isinstance(message, FrameStats):
-                    stats.append(message)
 
-        return callback
+def _pictures(width: int, height: int) -> list[np.ndarray]:
+    noise = np.random.default_rng(0)
+    shape = (height, width, 3)
+    return [noise.integers(0, 256, shape, dtype=np.uint8) for _ in range(PICTURES)]
 
-    reliable = QoSProfile(depth=10)
-    topics = [o.topic for o in OUTPUTS if o.topic in RAW and bundle.task in o.tasks]
-    for topic in topics:
-        peer.create_subscription(Image, f"/penumbra/{topic}", keep(topic), reliable)
-    peer.create_subscription(FrameStats, "/penumbra/stats", keep("stats"), reliable)
-    peer.create_subscription(OodAlert, "/penumbra/ood", keep("ood"), reliable)
-    everything = {*topics, "stats", "ood"}
-    images = peer.create_publisher(Image, "/penumbra/image", QoSProfile(depth=1))
 
-    def send(number: int) -> float:
-        """Publish, and wait for all that belongs to it; False after a while without."""
-        message = Image()
-        message.header.frame_id = str(number)
-        message.header.stamp = peer.get_clock().now().to_msg()
-        fill_image(message, pictures[number % len(pictures)], "bgr8")
-        start = time.perf_counter()
-        images.publish(message)
-        patient = start + (2.0 if number == 0 else PATIENCE)
-        while any(last.get(topic, -1) < number for topic in everything):
-            executor.spin_once(timeout_sec=0.1)
-            if process.poll() is not None:
-                raise PenumbraError("the node ended before its time: see its output above")
-            if time.perf_counter() > patient:
-                return 0.0
-        return (time.perf_counter() - start) * 1e3
-
-    try:
-        deadline = time.monotonic() + PATIENCE
-        while not send(0):  # until both sides have found each other and the engine runs
-            if time.monotonic() > deadline:
-                raise PenumbraError(f"no result of the node for {PATIENCE:.0f} s: see its output")
-        trips = []
-        for number in tqdm(range(1, WARM_UP + frames + 1), unit="frame", disable=None, leave=False):
-            trips.append(send(number))
-            if not trips[-1]:
-                raise PenumbraError(f"frame {number} was lost: is the machine overloaded?")
-        return stats[-frames:], trips[-frames:]
-    finally:
-        executor.shutdown()
-        peer.destroy_node()
-        rclpy.shutdown(context=context)
+def _message(picture: np.ndarray) -> bytes:
+    return serialised(image(START_NS, "camera", picture, "bgr8"), IMAGE)
 
 
 def _percentile(values: list[float], percent: int) -> float:

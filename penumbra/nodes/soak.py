@@ -112,24 +112,24 @@ class _Watch:
                 record.latency_ms.append(self._latency.get(stamp, float("nan")))
 
     def _send(self, messages: Iterator[Recorded], images: str, cameras: dict) -> None:
-        period, due = 1 / self._record.rate_hz, self._start
+        period, due, end = 1 / self._record.rate_hz, self._start, self._start + self._seconds
         for recorded in messages:
             if recorded.topic != images:
                 publisher = cameras[recorded.topic]
                 publisher.publish(restamped(recorded.data, time.time_ns()))
                 continue
-            now = self._rest(due)
+            now = self._rest(min(due, end))
             if self._node.ended.is_set() and not self._stop.wait(1.0):
                 # Not with us: Ctrl-C in a terminal reaches the node as well.
                 self._record.node_ended = True
                 return
-            if now - self._start >= self._seconds:
+            if now >= end:
                 return
             self._sent[self._exchange.send(recorded.data)] = now - self._start
             due = max(due + period, now)  # what was missed is not caught up with
 
     def _rest(self, due: float) -> float:
-        """Take what comes, and look at the process, until a frame is due; the time."""
+        """Take what comes, and look at the process, until something is due; the time."""
         while True:
             self._exchange.session.rest(round(min(due, self._next_look) * 1e9))
             now = time.monotonic()

@@ -69,6 +69,7 @@ def soak(
             "qos.input_reliability": "reliable",
             "qos.input_depth": 5,
             "qos.output_depth": 10,
+            "max_age": 0.0,  # what is late shows as latency
         }
         with private_domain(), node_process(parameters, log) as node:
             return with_ros.soak(
