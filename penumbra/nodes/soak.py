@@ -21,7 +21,8 @@ from penumbra.soak.watching import holding
 CAMERA_HZ = 10.0
 SPARE = 1.5  # times as long as an answer takes is what the node gets for it
 TRIED = 10  # images by which that time is measured
-LATE = 5.0  # seconds after which an answer is not waited for any longer
+LATE = 5.0  # seconds after which an answer is not waited for any longer ...
+LATE_TIMES = 4  # ... or so many times what one takes, where that is longer
 REASONS = ("busy", "old", "rate", "invalid", "failed")
 
 Told = Callable[[float, str], None]
@@ -88,6 +89,7 @@ class _Watch:
     ) -> None:
         self._exchange, self._node, self._record = exchange, node, record
         self._seconds, self._stop, self._told = seconds, stop, told
+        self._late = max(LATE, LATE_TIMES * record.answer_ms / 1e3)
         self._pause = min(max(seconds / 1000, 0.1), 5.0)  # between two looks at the process
         self._start = self._next_look = time.monotonic()
         self._sent: dict[int, float] = {}  # by stamp: when
@@ -100,7 +102,7 @@ class _Watch:
         try:
             self._send(messages, images, cameras)
             # All that is under way gets the time that it may take.
-            self._exchange.session.wait(lambda: not self._exchange.under_way, LATE)
+            self._exchange.session.wait(lambda: not self._exchange.under_way, self._late)
         except Stopped:
             self._record.interrupted = True
         record = self._record
@@ -154,7 +156,7 @@ class _Watch:
             return False
         if stamp < self._last_answered or self._record.node_ended:
             return True
-        return time.monotonic() - self._start - self._sent[stamp] > LATE
+        return time.monotonic() - self._start - self._sent[stamp] > self._late
 
     def _note(self, stamp: int, at: float) -> None:
         if stamp in self._sent:

@@ -100,11 +100,13 @@ def _growth(what: str, values: Sequence[float], record: Record, limit: float, un
     if len(values) < FEWEST:
         return _too_few(what, len(values), "looks at the process", limit)
     grown = growth(values)
-    per_hour = slope([h.seconds for h in record.holdings], values)
     before, after = np.median(tenth(values, 1)), np.median(tenth(values, 9))
-    digits = 1 if unit else 0
-    text = f"{before:.{digits}f} to {after:.{digits}f} {unit}".rstrip()
-    text += f" ({grown:+.{digits}f}; {per_hour:+.1f} an hour by least squares)"
+    if unit:
+        per_hour = slope([h.seconds for h in record.holdings], values)
+        text = f"{before:.1f} to {after:.1f} {unit} ({grown:+.1f}; by least squares "
+        text += f"{per_hour:+.1f} an hour)"
+    else:
+        text = f"{before:.0f} to {after:.0f}"
     return Finding(what, grown, limit, grown <= limit, text)
 
 
