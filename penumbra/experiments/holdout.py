@@ -78,6 +78,9 @@ def measure(setting: Setting) -> dict[str, Any]:
         "frames": len(paths),
         "sampled_frames": len(positive),
         "withheld": [CLASSES[number] for number in withheld],
+        "variance": {
+            what: n.bundle.manifest["variant"]["variance"] for what, n in networks.items()
+        },
         "pixels": dict(zip(CLASSES, pixels.tolist(), strict=True)),
         "uncertainty": {what: _means(total, pixels) for what, total in sums.items()},
         "share": float(found.mean()),
@@ -132,7 +135,7 @@ def table(result: dict[str, Any]) -> str:
     classes = rows(
         ["true class", "paper", "all classes learnt", "two withheld", "increase", "rank"],
         [[f"**{name}**" if name in result["withheld"] else name,
-          "among the largest" if name in result["withheld"] else "",
+          "among the two largest" if name in result["withheld"] else "",
           *(f"{result['uncertainty'][what][name]:.4f}" for what in ("all", "without")),
           f"{order[name]:+.0%}", place] for place, name in enumerate(order, start=1)],
     )  # fmt: skip
@@ -161,9 +164,19 @@ def _words(result: dict[str, Any], order: list[str]) -> str:
         f"ours ({known[OURS]:.3f}) is that small things with long borders are uncertain anyway."
         "\n\n"
         "What differs from the paper: dropout stands through the whole network (ENCDEC) and not "
-        "only before the classifier, and the variance is calibrated against Monte Carlo on "
-        f"training frames. Class means are over {result['frames']} test frames."
+        f"only before the classifier, and {_variance(result)}. Class means are over "
+        f"{result['frames']} test frames."
     )
+
+
+def _variance(result: dict[str, Any]) -> str:
+    kinds = set(result["variance"].values())
+    if kinds == {"calibrated"}:
+        return "both variances are calibrated against Monte Carlo on training frames"
+    if len(kinds) == 1:
+        return f"neither variance is calibrated ({kinds.pop()})"
+    of = ", ".join(f"{what}: {kind}" for what, kind in result["variance"].items())
+    return f"**the two variances are of different kinds ({of}): the first table compares nothing**"
 
 
 def draw(result: dict[str, Any]) -> Figure:
@@ -189,7 +202,8 @@ def draw(result: dict[str, Any]) -> Figure:
     curves.plot([0, 1], [0, 1], color=GREY, linewidth=0.6)
     curves.set(xlabel="false-positive rate", ylabel="true-positive rate",
                title="pixels of withheld classes", xlim=(0, 1), ylim=(0, 1))  # fmt: skip
-    curves.legend(fontsize=7, loc="lower right", title="AUROC", title_fontsize=8)
+    curves.legend(fontsize=7, loc="lower right", title="AUROC", title_fontsize=8,
+                  frameon=True, framealpha=0.9, edgecolor="none")  # fmt: skip
     return figure
 
 

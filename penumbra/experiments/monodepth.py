@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from penumbra.experiments.pictures import depth
+from penumbra.experiments.pictures.chance import variance_off_by_chance
 from penumbra.experiments.pictures.networks import OURS, PAPER, load
 from penumbra.experiments.pictures.panels import grid
 from penumbra.experiments.pictures.runtime import runtime
@@ -122,7 +124,7 @@ def _bins(result: dict[str, Any]) -> str:
 def _samples(result: dict[str, Any]) -> str:
     times = dict(zip(result["runtime"]["counts"], result["runtime"]["mc"], strict=True))
     lines = [
-        [f"{count}", f"{_noise(count):.1%}",
+        [f"{count}", f"{variance_off_by_chance(count):.1%}",
          *(f"{result['difference'][walk][i]:.1%}" for walk in (OURS, PAPER)),
          f"{times[count]:.2f}" if count in times else ""]
         for i, count in enumerate(result["counts"])
@@ -132,14 +134,10 @@ def _samples(result: dict[str, Any]) -> str:
     return rows(head, lines)
 
 
-def _noise(count: int) -> float:
-    """Mean |s²/σ² - 1| of the sample variance of so many Gaussians, to leading order."""
-    return float(np.sqrt(4 / (np.pi * (count - 1))))
-
-
 def _words(result: dict[str, Any]) -> str:
     times, known = result["runtime"], result["by_error"]
     ranks = ", ".join(f"{NAMES[name]} {found['spearman']:.2f}" for name, found in known.items())
+    chance = variance_off_by_chance(result["counts"][-1])
     floor = {walk: result["difference"][walk][-1] for walk in (OURS, PAPER)}
     return (
         f"A frame takes ours {times[OURS]:.2f} s, the paper's rule {times[PAPER]:.2f} s, the plain "
@@ -148,8 +146,7 @@ def _words(result: dict[str, Any]) -> str:
         f"what stands before the dropout computed once, {times['way']}). Variance is that of the "
         "disparity; off is the mean absolute difference over the mean of MC's, which the paper "
         f"draws and does not print. At {result['counts'][-1]} samples {floor[OURS]:.1%} is left "
-        f"({floor[PAPER]:.1%} by the paper's rule), {_noise(result['counts'][-1]):.1%} would be "
-        "chance.\n\n"
+        f"({floor[PAPER]:.1%} by the paper's rule), {chance:.1%} would be chance.\n\n"
         f"σ of the depth is z σ / d of the disparity. Its rank correlation with the error, pixel "
         f"by pixel: {ranks}. AUSE says how much worse it is than removing the most wrong pixels "
         "first (0 is best), AURG how much better than removing at random (more is better), both as "
@@ -193,9 +190,15 @@ def _draw_samples(axes: Any, result: dict[str, Any]) -> None:
     for walk, colour, style in ((PAPER, GREEN, "^--"), (OURS, RED, "v-")):
         other.plot(result["counts"], 100 * np.array(result["difference"][walk]), style, ms=4,
                    color=colour, label=f"MC - {NAMES[walk]}, variance")  # fmt: skip
-    chance = [100 * _noise(count) for count in result["counts"]]
+    chance = [100 * variance_off_by_chance(count) for count in result["counts"]]
     other.plot(result["counts"], chance, ":", color=GREY, label="by chance alone")
     other.set(yscale="log", ylabel="mean difference of the variance, %")
+    axes.set_xticks(result["counts"], [str(count) for count in result["counts"]])
+    for axis in (axes.xaxis, axes.yaxis, other.yaxis):
+        axis.set_minor_formatter(NullFormatter())
+    for axis in (axes.yaxis, other.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FormatStrFormatter("%g"))
     other.grid(visible=False)
     lines = [*axes.get_lines(), *other.get_lines()]
     other.legend(lines, [str(line.get_label()) for line in lines], fontsize=7, loc="upper center")

@@ -15,6 +15,7 @@ import torch
 from matplotlib.figure import Figure
 
 from penumbra.experiments.pictures.against_sampling import MC, PLAIN, against_sampling, all_frames
+from penumbra.experiments.pictures.chance import variance_off_by_chance
 from penumbra.experiments.pictures.first_order import first_order
 from penumbra.experiments.pictures.networks import OURS, PAPER, UNCALIBRATED, Network, load
 from penumbra.experiments.pictures.panels import grid
@@ -150,7 +151,7 @@ def _softmax(result: dict[str, Any]) -> str:
 
 def _words(result: dict[str, Any]) -> str:
     samples = result["samples"]
-    noise = np.sqrt(4 / (np.pi * (samples - 1)))  # E|χ²/n - 1| of a Gaussian's sample variance
+    noise = variance_off_by_chance(samples)
     size = {place: result[place]["score_std"] for place in ("encdec", "class")}
     spread = "; ".join(
         f"{place.upper()} {found['0.5']:.2f} ({found['0.05']:.2f} to {found['0.95']:.2f})"

@@ -75,13 +75,17 @@ def test_withheld_classes_have_the_largest_increase_or_not():
     figures = {"auroc": 0.8, "average_precision": 0.1, "fpr95": 0.5}
     result = {
         "samples": 50, "frames": 47, "sampled_frames": 16, "share": 0.01,
-        "withheld": list(WITHHELD), "uncertainty": {"all": every, "without": without},
+        "withheld": list(WITHHELD), "variance": {"without": "diagonal", "all": "calibrated"},
+        "uncertainty": {"all": every, "without": without},
         "detection": dict.fromkeys(holdout.SCORES, figures),
     }  # fmt: skip
     order = holdout.increases(result)
     assert list(order)[:2] == ["bicyclist", "pedestrian"]
     assert order["bicyclist"] == pytest.approx(2.0)
     assert "As in the paper, the 2 classes" in holdout.table(result)
+    assert "the first table compares nothing" in holdout.table(result)
+    result["variance"]["without"] = "calibrated"
+    assert "both variances are calibrated" in holdout.table(result)
     without["fence"] = 0.25
     assert "here, the 2 classes whose uncertainty grows most are bicyclist and fence" in (
         holdout.table(result)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from penumbra.experiments.pictures import runtime
+from penumbra.experiments.pictures.chance import variance_off_by_chance
 from penumbra.experiments.pictures.first_order import first_order
 from penumbra.experiments.pictures.kept import kept
 from penumbra.experiments.pictures.networks import OURS, PAPER, load
@@ -116,3 +117,10 @@ def test_a_network_in_all_its_forms(small_bundle):
                             "max_logit"}  # fmt: skip
     assert outputs["labels"].shape == image.shape[:2]
     assert p.variance.shape == (1, 11, 48, 64)
+
+
+@pytest.mark.parametrize("samples", [2, 5, 50])
+def test_how_far_samples_alone_are_off(samples):
+    drawn = np.random.default_rng(0).normal(size=(40_000, samples)).var(1, ddof=1)
+    # The mean of 40,000: right to half a percent of the spread of |s² - 1|, at most 1.4 / 200.
+    assert variance_off_by_chance(samples) == pytest.approx(np.abs(drawn - 1).mean(), abs=0.02)
