@@ -17,10 +17,11 @@ from penumbra.files import write_atomically
 from penumbra.share import bundle_folder
 
 
-def run(asked: Asked, file: Path | None, plot: Path | None) -> None:
+def run(asked: Asked, file: Path | None, plot: Path | None) -> bool:
     """Measure, and print the table; `file` is written after each part.
 
-    A run that was interrupted goes on with what its file has; a finished one is measured anew.
+    A run that was interrupted goes on with what its file has; a finished one is measured anew. A
+    part that fails is left for the next run, and the others are measured: False.
     """
     settings = json.loads(json.dumps(asdict(asked), default=str))
     kept = _kept(file, settings)
@@ -30,6 +31,7 @@ def run(asked: Asked, file: Path | None, plot: Path | None) -> None:
         "finished": False,
         "parts": kept.get("parts", {}),
     }
+    failed = False
     for name, what, part in _parts(asked):
         if name in facts["parts"]:
             print(f"## {name}: kept from the run that was interrupted\n")
@@ -37,7 +39,12 @@ def run(asked: Asked, file: Path | None, plot: Path | None) -> None:
         print(f"## {name}", flush=True)
         reason = _missing(part)
         if reason is None:
-            report = REPORTS[what](part)
+            try:
+                report = REPORTS[what](part)
+            except PenumbraError as error:
+                print(f"failed: {error}\n", flush=True)
+                failed = True
+                continue
         else:
             print(reason)
             kind = name.split()[-1]
@@ -53,11 +60,12 @@ def run(asked: Asked, file: Path | None, plot: Path | None) -> None:
     measured = _without_fast(
         {key: value for part in facts["parts"].values() for key, value in part["measured"].items()}
     )
-    facts |= {"finished": True, "measured": known(measured)}
+    facts |= {"finished": not failed, "measured": known(measured)}
     _write(file, facts)
     print(table(measured, GOALS if asked.bundle is None else known(measured)))
-    scaling = facts["parts"]["scaling"]["figures"].get("scaling")
+    scaling = facts["parts"].get("scaling", {"figures": {}})["figures"].get("scaling")
     _draw(plot, measured, scaling)
+    return not failed
 
 
 def conclude(asked: Asked, report: Report, file: Path | None, plot: Path | None) -> None:

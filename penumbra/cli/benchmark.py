@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what was found and the table of goals; write and draw it as asked."""
+    """Print what was found and the table of goals; write and draw it. 1 if a part of all failed."""
     from penumbra.benchmarks import everything
     from penumbra.benchmarks.reports import REPORTS, Asked
 
@@ -70,10 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.frames,
     )
     if arguments.what == "all":
-        everything.run(asked, arguments.json, arguments.plot)
-    else:
-        report = REPORTS[arguments.what](asked)
-        everything.conclude(asked, report, arguments.json, arguments.plot)
+        return 0 if everything.run(asked, arguments.json, arguments.plot) else 1
+    report = REPORTS[arguments.what](asked)
+    everything.conclude(asked, report, arguments.json, arguments.plot)
     return 0
 
 

@@ -8,6 +8,7 @@ from penumbra.benchmarks import everything
 from penumbra.benchmarks.goals import GOALS
 from penumbra.benchmarks.reports import Asked, Report
 from penumbra.cli.main import main
+from penumbra.errors import PenumbraError
 
 SCALING = {
     name: {"slope": 1.0, "points": [{"amount": n, "median_ms": n} for n in (1, 2)]}
@@ -97,6 +98,25 @@ def test_a_run_that_was_interrupted_goes_on_and_a_finished_one_begins_anew(
     done = len(asked)
     assert main([*words, "--repetitions", "3"]) == 0
     assert asked[done][0] == "propagation"
+
+
+def test_a_part_that_fails_is_told_and_tried_again(asked, monkeypatch, tmp_path, capsys):
+    words = ["benchmark", "all", "--json", str(tmp_path / "all.json")]
+    with monkeypatch.context() as broken:
+
+        def fail(_):
+            raise PenumbraError("no engine")
+
+        broken.setitem(everything.REPORTS, "scaling", fail)
+        assert main(words) == 1
+    printed = capsys.readouterr().out
+    assert "failed: no engine" in printed
+    assert f"{GOALS['pixels'].what} | ≤ 1.05 | not yet measured | – |" in printed
+    assert f"{GOALS['cameras'].what} | ≥ 0.95 | 1.000 | yes |" in printed
+    done = len(asked)
+    assert main(words) == 0
+    assert [what for what, _ in asked[done:]] == ["scaling"]
+    assert f"{GOALS['pixels'].what} | ≤ 1.05 | 1.000 | yes |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
