@@ -32,7 +32,10 @@ setup(
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
     package_data={NAME: ["py.typed", "schemas/*.json", "export/*.txt"]},
     python_requires=">=3.10",
-    extras_require={"test": ["pytest"]},  # by which colcon test knows to call pytest
+    extras_require={
+        "test": ["pytest"],  # by which colcon test knows to call pytest
+        "fleet": ["ray>=2.60,<3"],  # penumbra verify --ray
+    },
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),
         (SHARE, ["package.xml"]),
