@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import tiny_bundles
 
 from penumbra.benchmarks.goals import GOALS, NOT_YET, form_of, kind_of, table
 from penumbra.bundle import load_bundle
@@ -55,3 +56,11 @@ def test_every_shipped_bundle_has_goals(name, kind, form):
     bundle = load_bundle(config_folder() / "models" / name)
     assert (kind_of(bundle), form_of(bundle)) == (kind, form)
     assert f"{kind}/{form}" in GOALS
+
+
+def test_depth_has_one_form_calibrated_or_not(tmp_path):
+    variant = {"architecture": "monodepth", "dropout": "final", "rate": 0.2, "width": 0.25}
+    for variance in ("diagonal", "calibrated"):
+        changes = {"variant": {**variant, "relu": "moment", "variance": variance}}
+        bundle = tiny_bundles.depth(tmp_path / variance, **changes)
+        assert f"{kind_of(bundle)}/{form_of(bundle)}" == "monodepth/diagonal"
