@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -21,6 +22,15 @@ PARENT = """
 import subprocess, sys
 from penumbra.with_parent import command
 subprocess.run(command("child", "-p", "wait"))
+"""
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from penumbra.node_process import node_process
+with node_process({"autostart": False}, Path(sys.argv[1])) as node:
+    print(node.pid, flush=True)
+    time.sleep(3600)
 """
 
 
@@ -52,3 +62,17 @@ def test_a_parent_that_has_ended_already_is_noticed(environment):
     assert done.returncode == 1
     assert "process 1 has ended" in done.stderr
     assert done.stdout == ""
+
+
+def test_a_node_dies_with_whoever_started_it(tmp_path, ros_domain):
+    words = [sys.executable, "-c", HOLDER, str(tmp_path / "node.log")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
+        node = os.pidfd_open(int(holder.stdout.readline()))
+        holder.send_signal(signal.SIGKILL)
+    ended = select.poll()
+    ended.register(node, select.POLLIN)
+    died = ended.poll(60_000)  # milliseconds, for failing only
+    if not died:
+        signal.pidfd_send_signal(node, signal.SIGKILL)
+    os.close(node)
+    assert died

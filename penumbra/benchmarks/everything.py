@@ -86,7 +86,7 @@ def _parts(asked: Asked) -> Iterator[tuple[str, str, Asked]]:
         for kind, bundle in SHIPPED.items():
             yield f"runner {kind}", "runner", replace(asked, bundle=bundle)
     yield "node", "node", replace(asked, bundle=None)
-    for what in ("scaling", "cameras", "memory"):
+    for what in ("scaling", "cameras", "memory", "fleet"):
         yield what, what, asked
 
 

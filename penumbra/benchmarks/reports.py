@@ -179,6 +179,21 @@ def memory(asked: Asked) -> Report:
     return Report({"memory": asdict(found)}, {f"{kind_of(bundle)}/memory": found.ratio})
 
 
+def fleet(asked: Asked) -> Report:
+    from penumbra.benchmarks.fleet import measure
+
+    bundle = asked.load("segnet-street")
+    rounds = max(1, asked.repetitions // 7)
+    found = measure(bundle, *asked.wide_and_high, asked.samples, rounds, asked.runner)
+    one, two = (", ".join(f"{value:.1f}" for value in found.seconds[n]) for n in (1, 2))
+    print(
+        f"{found.bundle}: {found.bags} bags of {found.frames} frames {found.width}x{found.height}, "
+        f"{found.samples} samples: one worker {one} s, two workers {two} s, {found.ratio:.3f} "
+        "times as fast"
+    )
+    return Report({"fleet": asdict(found)}, {"fleet": found.ratio})
+
+
 def parity(asked: Asked) -> Report:
     from penumbra.verification import parity as held
 
@@ -220,5 +235,6 @@ REPORTS: dict[str, Callable[[Asked], Report]] = {
     "scaling": scaling,
     "cameras": cameras,
     "memory": memory,
+    "fleet": fleet,
     "parity": parity,
 }

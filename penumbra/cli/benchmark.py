@@ -7,6 +7,7 @@ node: what the ROS 2 node adds to the bare model, over DDS, with all raw outputs
 scaling: how the time grows with the pixels, and with the multiply-adds.
 cameras: frames per second of two cameras on one engine against one.
 memory: the peak of a bundle against that of its network without noise, in fresh processes.
+fleet: bags verified on Ray by two workers of one thread each against one.
 all: these, for the shipped bundles, and one table of goals. With --json an interrupted run goes on
 where it was.
 parity: how far a bundle's CPU runners agree with PyTorch's propagation, on pictures.
@@ -20,7 +21,8 @@ from pathlib import Path
 from penumbra.errors import PenumbraError
 
 EXAMPLE = "penumbra benchmark all --json benchmarks.json --plot benchmarks.png"
-MEASURES = ("propagation", "runner", "node", "scaling", "cameras", "memory", "parity", "all")
+MEASURES = ("propagation", "runner", "node", "scaling", "cameras", "memory", "fleet", "parity",
+            "all")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bundle",
         help="what to run, a folder or a shipped model (default: node: a network of about 100 ms; "
-        "scaling, cameras: segnet-street; memory: segnet-camvid-encdec; all: the shipped ones)",
+        "scaling, cameras, fleet: segnet-street; memory: segnet-camvid-encdec; all: the shipped "
+        "ones)",
     )
     parser.add_argument(
         "--runner", default="auto", help="which one (default: auto; parity: all of the CPU)"
@@ -47,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--images", type=Path, help="parity: folder of pictures")
     parser.add_argument("--frames", type=int, default=4, help="parity: of the pictures (4)")
-    parser.add_argument("--samples", type=int, default=50, help="runner: of Monte Carlo (50)")
+    parser.add_argument(
+        "--samples", type=int, default=50, help="runner, fleet: of Monte Carlo (50)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (.png)")
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import platform
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -66,6 +67,8 @@ class Result:
     warnings: tuple[str, ...] = ()
     error: str = ""
     details: str = ""
+    started: float = 0.0  # by the clock of its machine, in seconds
+    ended: float = 0.0
 
 
 Executor = Callable[[Sequence[Job]], Iterator[tuple[Job, Result]]]
@@ -118,6 +121,12 @@ def jobs_of(bags: Iterable[Path], settings: Settings, bundle: Bundle) -> list[Jo
 
 def run(job: Job, progress: Progress = quiet) -> Result:
     """Verify one bag, in a ROS domain of its own; whatever goes wrong is part of the result."""
+    started = time.time()
+    result = _verified(job, progress)
+    return replace(result, started=started, ended=time.time())
+
+
+def _verified(job: Job, progress: Progress) -> Result:
     warnings: list[str] = []
     try:
         with tempfile.TemporaryDirectory(prefix="penumbra-page-") as folder:

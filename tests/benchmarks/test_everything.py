@@ -20,6 +20,7 @@ MEASURED = {
     "scaling": {"pixels": 1.0, "multiply-adds": 0.9},
     "cameras": {"cameras": 1.0},
     "memory": {"encdec/memory": 1.9},
+    "fleet": {"fleet": 1.8},
 }
 
 
@@ -51,7 +52,7 @@ def test_everything_in_turn_with_one_file_one_table_one_picture(asked, tmp_path,
     assert shipped[:2] == ["segnet-camvid-class", "segnet-camvid-encdec"]
     order = [what for what, _ in asked]
     runners = ["runner"] * len(shipped)
-    assert order == ["propagation", *runners, "node", "scaling", "cameras", "memory"]
+    assert order == ["propagation", *runners, "node", "scaling", "cameras", "memory", "fleet"]
     facts = json.loads(file.read_text())
     assert facts["finished"]
     assert facts["machine"]["threads"] == 1
@@ -88,7 +89,7 @@ def test_a_run_that_was_interrupted_goes_on_and_a_finished_one_begins_anew(
         assert main(words) == 130
     done = len(asked)
     assert main(words) == 0
-    assert [what for what, _ in asked[done:]] == ["cameras", "memory"]
+    assert [what for what, _ in asked[done:]] == ["cameras", "memory", "fleet"]
     done = len(asked)
     assert main(words) == 0
     assert len(asked) - done == done
@@ -127,6 +128,7 @@ def test_a_part_that_fails_is_told_and_tried_again(asked, monkeypatch, tmp_path,
         ("scaling --bundle nonesuch", "no bundle at nonesuch"),
         ("memory --bundle nonesuch", "no bundle at nonesuch"),
         ("cameras --bundle nonesuch", "no bundle at nonesuch"),
+        ("fleet --bundle nonesuch", "no bundle at nonesuch"),
     ],
 )
 def test_mistakes_are_told(words, message, capsys):
