@@ -80,7 +80,7 @@ def _imported() -> ModuleType:
         import ray
     except ModuleNotFoundError:
         raise PenumbraError(
-            "Ray is not installed: scripts/setup dev, or pip install 'penumbra[fleet]'"
+            "Ray is not installed: scripts/setup dev, or pip install '.[fleet]' in its folder"
         ) from None
     return ray
 
