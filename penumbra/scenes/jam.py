@@ -11,7 +11,7 @@ from penumbra.scenes.plan import LANE
 from penumbra.scenes.scene import Actor, Scene
 from penumbra.scenes.vehicles import car
 
-_LORRIES = 0.4
+_LORRIES = 0.5
 _LOOKS_AHEAD = 45.0
 
 

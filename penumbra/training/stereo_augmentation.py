@@ -10,6 +10,8 @@ import numpy as np
 from penumbra.training.augmentation import jitter
 from penumbra.training.stereo_losses import UNKNOWN
 
+_LIGHT = 1.8  # how much stronger than in segmentation: few real pairs, and a sun from everywhere
+
 
 @dataclass
 class StereoSample:
@@ -60,7 +62,7 @@ def random_stereo_view(
     if mirrored:
         eyes.reverse()
         known.reverse()
-    both = jitter(np.vstack(eyes), random)
+    both = jitter(np.vstack(eyes), random, _LIGHT)
     if random.random() < grey:
         both = cv2.cvtColor(cv2.cvtColor(both, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
     return StereoSample(both[:height], both[height:], *known)

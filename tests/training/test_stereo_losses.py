@@ -89,10 +89,12 @@ def test_smoothness_lets_disparity_jump_at_an_edge_of_the_image():
 
 
 def test_known_disparities_count_as_relative_errors_where_they_are_known():
-    disparity = torch.tensor([0.02, 0.04, 0.3, 0.001]).view(1, 1, 1, 4)
-    truth = torch.tensor([0.01, 0.04, UNKNOWN, 0.0]).view(1, 1, 1, 4)
-    # log 2, 0, left out, and beyond the cap of 0.004 nothing is asked.
-    assert float(known_disparity(disparity, truth, 0.004)) == pytest.approx(math.log(2) / 3)
+    disparity = torch.tensor([0.02, 0.04, 0.3, 0.001, 0.01, 0.01]).view(1, 1, 1, 6)
+    truth = torch.tensor([0.01, 0.04, UNKNOWN, 0.0, 0.02, 0.06]).view(1, 1, 1, 6)
+    # Half as far, right, left out, beyond the cap of 0.004 nothing is asked, twice as far, and six
+    # times, where the error goes on as a logarithm.
+    expected = (0.5 + 0 + 0 + 1 + 2 + 3 * math.log(2)) / 5
+    assert float(known_disparity(disparity, truth, 0.004)) == pytest.approx(expected)
     nothing = torch.full_like(truth, UNKNOWN)
     assert float(known_disparity(disparity, nothing, 0.004)) == 0
 
