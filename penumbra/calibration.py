@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penumbra.propagation.calibration import Example
 
 CALIBRATION = "calibration.safetensors"
+VARIANCES = ("truthful", "fast")
 _HELD_OUT = 0.125  # the share of the views that is only judged by
 
 Progress = Callable[[Iterable, str], Iterable]
@@ -32,7 +33,12 @@ Progress = Callable[[Iterable, str], Iterable]
 
 @dataclass(frozen=True)
 class Options:
-    """How a fit is made. The rules are those that the network will be exported with."""
+    """How a fit is made. The rules are those that the network will be exported with.
+
+    `variance` is "truthful", which follows the noise of every dropout, or "fast", which follows
+    that of the last one only: its gains take over what the others would have brought. That costs
+    the layers behind the last dropout a second time, and not all behind the first.
+    """
 
     views: int = 160
     samples: int = 24
@@ -40,6 +46,7 @@ class Options:
     seed: int = 0
     relu: str = "moment"
     softmax: str = "moment"
+    variance: str = "truthful"
     size: tuple[int, int] = (192, 256)  # of a view: height, width
     scales: tuple[float, float] = (0.6, 1.3)
 
@@ -72,7 +79,7 @@ def calibrate(
         raise PenumbraError("no pictures to calibrate on")
     architecture = read_header(checkpoint)["architecture"]
     model = load_model(checkpoint)
-    walk = walk_of(model, architecture, options.relu, options.softmax)
+    walk = walk_of(model, architecture, options.relu, options.softmax, variance=options.variance)
     examples = [
         _example(model, view, options.samples, number)
         for number, view in enumerate(progress(_views(model, pictures, options), "Monte Carlo"))
@@ -111,6 +118,7 @@ def walk_of(
     softmax: str,
     gains: Mapping[str, Tensor] | None = None,
     folded: bool = True,
+    variance: str = "truthful",
 ) -> Propagated:
     """The walk through what is exported of a network: its gains set, its batch norms `folded`."""
     from penumbra.export.folding import fold_batch_norms
@@ -120,6 +128,8 @@ def walk_of(
 
     _, _, head = frame_of(architecture)
     walk = propagate(head(model).eval(), relu=relu, softmax=softmax)
+    if variance == "fast":
+        _silence_all_but_the_last(walk)
     if folded:
         walk = fold_batch_norms(walk)
     return calibrated(walk, gains) if gains else walk
@@ -129,9 +139,33 @@ def walk_of_bundle(bundle: Bundle, model: nn.Module, folded: bool = True) -> Pro
     """What a bundle's graph computes, in PyTorch: `model` with the bundle's rules and gains."""
     variant = bundle.manifest["variant"]
     known = CALIBRATION in bundle.manifest["files"]
-    gains, _ = (load_calibration(bundle.path) if known else None) or (None, None)
+    gains, facts = (load_calibration(bundle.path) if known else None) or (None, {})
     softmax = variant.get("softmax", "jacobian")
-    return walk_of(model, variant["architecture"], variant["relu"], softmax, gains, folded)
+    how = facts.get("variance", "truthful")
+    return walk_of(model, variant["architecture"], variant["relu"], softmax, gains, folded, how)
+
+
+def _silence_all_but_the_last(walk: Propagated) -> None:
+    """Take the noise of all dropouts but the last out of a walk (not of its model)."""
+    from torch import nn
+
+    from penumbra.propagation.tracing import is_noise
+
+    graph = walk.model.graph
+    noisy = [node for node in graph.nodes if is_noise(node, walk.model, walk.registry)]
+    if len(noisy) < 2:
+        raise PenumbraError(
+            "the network has one dropout: its noise cannot be followed for less; leave "
+            "'--variance fast' away"
+        )
+    for node in noisy[:-1]:
+        walk.model.set_submodule(node.target, nn.Identity())
+
+
+def calibration_file(folder: Path, variance: str) -> Path:
+    """Where the gains for a variance are kept beside the weights."""
+    name = CALIBRATION if variance == "truthful" else f"-{variance}.".join(CALIBRATION.split("."))
+    return Path(folder) / name
 
 
 def walk_of_checkpoint(path: Path | str, model: nn.Module) -> Propagated:
@@ -142,25 +176,31 @@ def walk_of_checkpoint(path: Path | str, model: nn.Module) -> Propagated:
     gains, facts = load_calibration(path) or (None, {})
     rules = facts.get("relu", "moment"), facts.get("softmax", "jacobian")
     architecture = read_header(path)["architecture"]
-    return walk_of(model, architecture, *rules, gains, folded=gains is not None)
+    how = facts.get("variance", "truthful")
+    return walk_of(model, architecture, *rules, gains, gains is not None, how)
 
 
 def save_calibration(path: Path, gains: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Path:
     """Write the file into the folder `path`, whole or not at all."""
     from safetensors.torch import save
 
-    file = Path(path) / CALIBRATION
+    file = calibration_file(path, facts.get("variance", "truthful"))
     tensors = {name: gain.contiguous() for name, gain in gains.items()}
     write_atomically(file, save(tensors, metadata={"penumbra": json.dumps(dict(facts))}))
     return file
 
 
-def load_calibration(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Gains and facts of a checkpoint or bundle (the folder, or a file in it), if it has them."""
+def load_calibration(
+    path: Path | str, variance: str = "truthful"
+) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Gains and facts of a checkpoint or bundle (the folder, or a file in it), if it has them.
+
+    A bundle has one calibration, whichever that is; a checkpoint may have one for each variance.
+    """
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
-    file = (path.parent if path.suffix == ".safetensors" else path) / CALIBRATION
+    file = calibration_file(path.parent if path.suffix == ".safetensors" else path, variance)
     if not file.is_file():
         return None
     try:

@@ -14,7 +14,7 @@ import argparse
 import json
 from pathlib import Path
 
-from penumbra.calibration import Options
+from penumbra.calibration import VARIANCES, Options
 from penumbra.errors import PenumbraError
 
 EXAMPLE = "penumbra calibrate ~/.cache/penumbra/runs/street/best --images streets/train"
@@ -38,6 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--relu", choices=("moment", "jacobian"), default=Options.relu, help="as at the export"
     )
+    parser.add_argument(
+        "--variance",
+        choices=VARIANCES,
+        default=Options.variance,
+        help="follow the noise of every dropout, or of the last one only, for less "
+        "(default truthful)",
+    )
     parser.add_argument("--threads", type=int, help="CPU threads")
     parser.add_argument("--json", action="store_true", help="one JSON object, no text")
 
@@ -57,7 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.images.is_dir():
         raise PenumbraError(f"no folder {arguments.images}: give one with pictures")
     options = Options(
-        arguments.views, arguments.samples, arguments.steps, arguments.seed, arguments.relu
+        arguments.views,
+        arguments.samples,
+        arguments.steps,
+        arguments.seed,
+        arguments.relu,
+        variance=arguments.variance,
     )
     drive = images_drive(arguments.images, Stretch())
     pictures = [cv2.cvtColor(frame.image, cv2.COLOR_BGR2RGB) for frame in drive.frames]
@@ -92,6 +104,9 @@ def _export_again(folder: Path, arguments: argparse.Namespace) -> None:
 
     bundle = load_bundle(folder)
     image = bundle.input
-    options = ExportOptions(image.height, image.width, image.channel_order, bundle.precision)
+    options = ExportOptions(
+        image.height, image.width, image.channel_order, bundle.precision,
+        variance=arguments.variance,
+    )  # fmt: skip
     command = f"penumbra calibrate {folder.name} --images {arguments.images.name}"
     export_bundle(folder, folder, options, name=bundle.name, command=command)

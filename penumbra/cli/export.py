@@ -15,6 +15,7 @@ import argparse
 import json
 import shlex
 
+from penumbra.calibration import VARIANCES
 from penumbra.errors import PenumbraError
 
 EXAMPLE = (
@@ -52,6 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ": nearer to Monte Carlo, and dearer (default jacobian)",
     )
     parser.add_argument(
+        "--variance",
+        choices=VARIANCES,
+        default="truthful",
+        help="of a calibrated network: the noise of every dropout, or of the last one only, which "
+        "gains make to stand for all (default truthful)",
+    )
+    parser.add_argument(
         "--no-calibration",
         action="store_true",
         help="leave out what `penumbra calibrate` wrote beside the weights; with it, --relu and "
@@ -78,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.precision,
         arguments.relu,
         arguments.softmax,
+        arguments.variance,
     )
     steps = tqdm(total=3, desc="export", unit="step", leave=False)
 
@@ -123,5 +132,6 @@ def _command(arguments: argparse.Namespace) -> str:
     parts += ["--channel-order", arguments.channel_order]
     parts += ["--precision", arguments.precision, "--relu", arguments.relu]
     parts += ["--softmax", arguments.softmax]
+    parts += [] if arguments.variance == "truthful" else ["--variance", arguments.variance]
     parts += ["--no-calibration"] if arguments.no_calibration else []
     return shlex.join(map(str, parts))

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 import penumbra
 from penumbra.bundle import Bundle, write_bundle
-from penumbra.calibration import CALIBRATION, load_calibration, walk_of
+from penumbra.calibration import CALIBRATION, calibration_file, load_calibration, walk_of
 from penumbra.errors import PenumbraError
 from penumbra.export.classes import classes_with_colours
 from penumbra.export.frame import Frame, frame_of
@@ -42,6 +42,7 @@ class ExportOptions:
     precision: str = "fp32"
     relu: str = "moment"
     softmax: str = "jacobian"
+    variance: str = "truthful"  # of a calibrated network, see `calibration.Options`
 
     def __post_init__(self) -> None:
         if (self.height is None) != (self.width is None):
@@ -104,6 +105,11 @@ _MONTE_CARLO = {
         "std_relative_error": 0.25,
         "spearman": 0.9,
     },
+    ("segnet", "encdec", "calibrated, fast"): {
+        "label_agreement": 0.98,
+        "std_relative_error": 0.25,
+        "spearman": 0.9,
+    },
     ("monodepth", "final", "diagonal"): {"std_relative_error": 0.05, "spearman": 0.99},
 }
 
@@ -125,7 +131,9 @@ def make_frame(
     dtype = torch.float16 if options.precision == "fp16" else torch.float32
     model = copy.deepcopy(model).eval().to(dtype)
     gains = {name: gain.to(dtype) for name, gain in (gains or {}).items()}
-    walk = walk_of(model, architecture, options.relu, options.softmax, gains)
+    walk = walk_of(
+        model, architecture, options.relu, options.softmax, gains, variance=options.variance
+    )
     if not any(is_noise(node, walk.model, diagonal) for node in walk.model.graph.nodes):
         raise PenumbraError(
             "the model has no noise layer, so nothing would ever be uncertain: export one with "
@@ -183,11 +191,16 @@ def export_bundle(
 
     If it was calibrated, its gains go into the graph and its rules are those of the calibration.
     """
-    header = read_header(checkpoint)
+    header, asked = read_header(checkpoint), options.variance
     architecture, config = header["architecture"], header["config"]
     task, kind, _ = frame_of(architecture)
     model = load_model(checkpoint)
-    calibration = load_calibration(checkpoint) if calibrated else None
+    calibration = load_calibration(checkpoint, options.variance) if calibrated else None
+    if calibrated and calibration is None and options.variance != "truthful":
+        raise PenumbraError(
+            f"{checkpoint} is not calibrated for '--variance {options.variance}': run 'penumbra "
+            f"calibrate {checkpoint} --variance {options.variance} --images DIR' first"
+        )
     gains, fitted = calibration or (None, None)
     if fitted is not None:
         options = _with_rules_of(fitted, options)
@@ -228,18 +241,23 @@ def export_bundle(
         WEIGHTS: file if file.suffix == ".safetensors" else file / WEIGHTS,
     }
     if fitted is not None:
-        files[CALIBRATION] = folder / CALIBRATION
+        files[CALIBRATION] = calibration_file(folder, asked)
+        # Of a bundle that has both, the other form can be made without any calibrating.
+        other = calibration_file(folder, "fast")
+        if asked == "truthful" and other.is_file():
+            files[other.name] = other
     return write_bundle(out, manifest, files)
 
 
 def _with_rules_of(fitted: Mapping[str, Any], options: ExportOptions) -> ExportOptions:
     """Gains are right for the rules that they were fitted with, and for no others."""
-    return replace(options, relu=fitted["relu"], softmax=fitted["softmax"])
+    how = fitted.get("variance", "truthful")
+    return replace(options, relu=fitted["relu"], softmax=fitted["softmax"], variance=how)
 
 
 def _variance(options: ExportOptions, is_calibrated: bool) -> str:
     if is_calibrated:
-        return "calibrated"
+        return "calibrated" if options.variance == "truthful" else "calibrated, fast"
     return "diagonal" if options.softmax == "jacobian" else "class covariance"
 
 

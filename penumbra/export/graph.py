@@ -34,6 +34,14 @@ _FOLD_AT_MOST = 256
 _SMALLEST, _LARGEST = 64, 8192
 
 
+def _without_notes_of_torch(program: torch.export.ExportedProgram) -> None:
+    """torch notes which of its own functions made a node, and stumbles over two such notes."""
+    for node in program.graph.nodes:
+        notes = node.meta.get("custom") or {}
+        for name in [name for name in notes if name.startswith("_torchdynamo")]:
+            del notes[name]
+
+
 def to_onnx(frame: nn.Module, image: Tensor, outputs: list[str], dynamic: bool = False) -> ir.Model:
     """The graph of `frame` for images like `image`, or with `dynamic` for any height and width."""
     shapes = None
@@ -42,7 +50,7 @@ def to_onnx(frame: nn.Module, image: Tensor, outputs: list[str], dynamic: bool =
         width = torch.export.Dim("width", min=_SMALLEST, max=_LARGEST)
         shapes = ({0: height, 1: width},)
     with torch.inference_mode(), _quietly():
-        # Where a walk has named its layers, keep the names; torch fails on notes of its own.
+        # Where a walk has named its layers, keep the names.
         with preserve_node_meta(any(isinstance(part, Propagated) for part in frame.modules())):
             # Deferred: that cropping leaves no more than padding made is true for every size, but
             # not seen by torch's solver.
@@ -52,6 +60,7 @@ def to_onnx(frame: nn.Module, image: Tensor, outputs: list[str], dynamic: bool =
                 dynamic_shapes=shapes,
                 prefer_deferred_runtime_asserts_over_guards=True,
             )
+        _without_notes_of_torch(program)
         exported = torch.onnx.export(
             program,
             input_names=["image"],

@@ -12,7 +12,11 @@ What travels between the functions is the *selection*, a plain integer tensor of
 Its code differs between the two forms (flat index; phase 0 to 3): hand it on, do not read it.
 
 Ties go to the first position in row-major order in both forms. That matters: after ReLU an all-zero
-window is common, and `x == upsample(max)` would copy its variance to four places.
+window is common, and `x == upsample(max)` would copy its variance to four places. And what differs
+by no more than rounding is a tie: in plain sky, and where the image was padded with its own edge,
+neighbours are equal but for the order in which a runtime adds, and each runtime would put the
+maximum elsewhere. So a later position wins only if it is larger by `MARGIN` (relative, or absolute
+below 1). The pooled value is the true maximum in any case.
 """
 
 from __future__ import annotations
@@ -24,23 +28,42 @@ from torch import Tensor, nn
 from penumbra.propagation.moments import Moments, map_within_channels
 from penumbra.propagation.registry import rule
 
+MARGIN = 1e-4
+"""By which a later position has to be larger; rounding is below a hundredth of it."""
+
 
 def select_max(x: Tensor) -> tuple[Tensor, Tensor]:
     """The maximum of every 2x2 window of `x` (N, C, H, W; H and W even) and its selection."""
     if _exporting():
         first, second, third, fourth = _phases(x)
-        # A knock-out in which only a strictly greater challenger wins: the first of equals stays.
-        # (ArgMax would say the same, but TensorRT promises nothing about its ties.)
         upper, lower = torch.maximum(first, second), torch.maximum(third, fourth)
-        selection = torch.where(
-            lower > upper,
-            (fourth > third).to(torch.int32) + 2,
-            (second > first).to(torch.int32),
-        )
-        return torch.maximum(upper, lower), selection
-    if x.shape[-2] % 2 or x.shape[-1] % 2:
-        raise ValueError(f"2x2 pooling needs even height and width, not {tuple(x.shape[-2:])}")
-    return F.max_pool2d(x, kernel_size=2, stride=2, return_indices=True)
+        return torch.maximum(upper, lower), winner(first, second, third, fourth)
+    height, width = x.shape[-2:]
+    if height % 2 or width % 2:
+        raise ValueError(f"2x2 pooling needs even height and width, not {(height, width)}")
+    phase = winner(*_phases(x.detach())).long()
+    rows = torch.arange(0, height, 2, device=x.device).unsqueeze(1)
+    columns = torch.arange(0, width, 2, device=x.device)
+    corner = rows * width + columns
+    return F.max_pool2d(x, kernel_size=2, stride=2), corner + (phase // 2) * width + phase % 2
+
+
+def winner(first: Tensor, second: Tensor, third: Tensor, fourth: Tensor) -> Tensor:
+    """Who wins each window, 0 to 3: a knock-out in which a challenger has to be clearly larger.
+
+    (ArgMax would know no margin, and TensorRT promises nothing about its ties.)
+    """
+
+    def beats(challenger: Tensor, holder: Tensor) -> Tensor:
+        smaller = torch.minimum(challenger.abs(), holder.abs())  # finite if one of them is
+        return challenger - holder > MARGIN * (1 + smaller)
+
+    upper, lower = torch.maximum(first, second), torch.maximum(third, fourth)
+    return torch.where(
+        beats(lower, upper),
+        beats(fourth, third).to(torch.int32) + 2,
+        beats(second, first).to(torch.int32),
+    )
 
 
 def gather_selected(x: Tensor, selection: Tensor) -> Tensor:

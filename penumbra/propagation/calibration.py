@@ -19,16 +19,15 @@ from penumbra.propagation.errors import PropagationError
 from penumbra.propagation.gains import Gains, set_gains
 from penumbra.propagation.moments import Moments
 from penumbra.propagation.propagate import Propagated
-from penumbra.propagation.rules.one_vs_rest import contrasts
 from penumbra.propagation.tracing import reached_by_noise, target_of
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 _SOFTMAX = (nn.Softmax, nn.Softmax2d, F.softmax, torch.softmax, "softmax")
-# Behind the name of the layer whose outputs' differences a softmax reads.
-_DIFFERENCES, _TAPS = "/differences", "/taps"
+# Behind the name of the layer whose outputs a softmax reads.
+_LOADINGS, _TAPS = "/loadings", "/taps"
 _LEVELLED = 24  # examples that the mean is set by
-_LEAST = 1e-12  # of a kernel that was zero and cannot grow from there
+_LEAST = 1e-4  # of a kernel's taps, which sum to one: what is zero cannot grow
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def calibrated(walk: Propagated, gains: Mapping[str, Tensor]) -> Propagated:
         )
     for name in _layers(names):
         own = gains.get(name)
-        rest = (gains.get(name + part) for part in (_DIFFERENCES, _TAPS))
+        rest = (gains.get(name + part) for part in (_LOADINGS, _TAPS))
         set_gains(walk.model.get_submodule(name), None if own is None else Gains(own, *rest))
     return walk
 
@@ -86,17 +85,20 @@ def fit_gains(
     initial = _initial(walk)
     if not initial:
         raise PropagationError("no affine layer stands behind noise: there is nothing to calibrate")
-    logarithms = {
-        name: torch.zeros_like(start, requires_grad=True) for name, start in initial.items()
-    }
-    optimizer = torch.optim.Adam(logarithms.values(), lr=rate)
+    moves = {name: torch.zeros_like(start, requires_grad=True) for name, start in initial.items()}
+    optimizer = torch.optim.Adam(moves.values(), lr=rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, rate, total_steps=steps, pct_start=0.15
     )
     random = torch.Generator().manual_seed(seed)
 
+    def moved(name: str) -> Tensor:
+        if name.endswith(_LOADINGS):  # have signs, and may change them
+            return initial[name] + moves[name] * initial[name].square().mean().sqrt()
+        return initial[name] * moves[name].exp()
+
     def current() -> dict[str, Tensor]:
-        return {name: initial[name] * logarithms[name].exp() for name in initial}
+        return {name: moved(name) for name in initial}
 
     for _ in progress(range(steps)):
         example = examples[int(torch.randint(len(examples), (), generator=random))]
@@ -129,9 +131,9 @@ def level(
         calibrated(walk, levelled)
         found = sum(float(result(walk(e.input)).std.mean()) for e in examples)
         true = sum(float(e.unbiased_std.mean()) for e in examples)
-        for name in (last, last + _DIFFERENCES):
-            if name in levelled:
-                levelled[name] = levelled[name] * (true / found) ** 2
+        levelled[last] = levelled[last] * (true / found) ** 2
+        if last + _LOADINGS in levelled:
+            levelled[last + _LOADINGS] = levelled[last + _LOADINGS] * (true / found)
     calibrated(walk, levelled)
     return levelled
 
@@ -146,7 +148,7 @@ def _distance(found: Moments, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def _initial(walk: Propagated) -> dict[str, Tensor]:
-    """Where the fit begins: gains of 1; squared differences of weights, their taps apart."""
+    """Where the fit begins: gains of 1; loadings that are the weights, their taps apart."""
     module = walk.model
     found: dict[str, Tensor] = {}
     readers = set()
@@ -161,18 +163,30 @@ def _initial(walk: Propagated) -> dict[str, Tensor]:
         weight = layer.weight.detach()
         found[node.target] = weight.new_ones(*weight.shape[:2], *(1,) * (weight.dim() - 2))
         if node in readers and not isinstance(layer, _TRANSPOSED) and _keeps_positions(layer):
-            rows = contrasts(len(weight), weight)
-            kernel = torch.tensordot(rows, weight, 1).square().clamp(min=_LEAST)
-            taps = tuple(range(2, kernel.dim()))
-            found[node.target + _DIFFERENCES] = kernel.sum(taps) if taps else kernel
-            if taps:
-                around = kernel.sum(0).unsqueeze(1)
-                found[node.target + _TAPS] = around / around.sum(taps, keepdim=True)
+            loadings, taps = _separated(weight)
+            found[node.target + _LOADINGS] = loadings
+            if taps is not None:
+                found[node.target + _TAPS] = taps
     return found
 
 
+def _separated(weight: Tensor) -> tuple[Tensor, Tensor | None]:
+    """A kernel as loadings (outputs, inputs) times the root of taps (inputs, 1, *kernel).
+
+    W_ict ≈ L_ic √τ_ct is the best such product, input by input, of what differs between outputs: a
+    softmax does not see what they have in common.
+    """
+    different = weight - weight.mean(0, keepdim=True)
+    kernel = weight.shape[2:]
+    if kernel.numel() == 1:
+        return different.flatten(1), None
+    left, size, right = torch.linalg.svd(different.flatten(2).movedim(1, 0), full_matrices=False)
+    taps = right[:, 0].square().clamp(min=_LEAST).reshape(-1, 1, *kernel)
+    return (left[..., 0] * size[:, :1]).mT.contiguous(), taps
+
+
 def _layers(names: Iterable[str]) -> list[str]:
-    return [name for name in names if not name.endswith((_DIFFERENCES, _TAPS))]
+    return [name for name in names if not name.endswith((_LOADINGS, _TAPS))]
 
 
 def _is(node: fx.Node, module: fx.GraphModule, kinds: tuple) -> bool:

@@ -24,16 +24,15 @@ class Gains(NamedTuple):
 
     Attributes:
         outputs: multiplies the squared weights: (outputs, inputs, 1, …).
-        differences: None, or what makes the variances of all differences z_i - z_j of the layer's
-            outputs, i < j, of the variances of its inputs: (pairs, inputs). Only for a layer whose
-            outputs a softmax reads.
+        loadings: None, or how the noise of each input moves all outputs together, signed:
+            (outputs, inputs). Only for a layer whose outputs a softmax reads: it asks how far they
+            vary against each other.
         taps: how much of each input's neighbourhood is taken before that, (inputs, 1, *kernel):
-            the layer's kernel, squared, as one shape per input. All pairs with kernels of their own
-            would cost a fifth of a narrow network.
+            the layer's kernel, squared, as one shape per input. None for a layer without.
     """
 
     outputs: Tensor
-    differences: Tensor | None = None
+    loadings: Tensor | None = None
     taps: Tensor | None = None
 
 

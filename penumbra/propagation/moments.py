@@ -95,26 +95,37 @@ class MixedMoments(Moments):
     That is their covariance in another form:
 
         Cov(z_i, z_j) = (V_i + V_j - Var[z_i - z_j]) / 2.
+
+    Where it is known that few sources ξ make all of it, z = μ + Σ_r loadings_r √sources_r ξ_r,
+    `factors` are the loadings (channels x sources) and what computes the sources' variances.
     """
 
     of: Callable[[Tensor], Tensor]
     dim: int
+    factors: tuple[Tensor, Callable[[], Tensor]] | None
 
     def __init__(
-        self, mean: Tensor, variance: Tensor, of: Callable[[Tensor], Tensor], dim: int
+        self,
+        mean: Tensor,
+        variance: Tensor,
+        of: Callable[[Tensor], Tensor],
+        dim: int,
+        factors: tuple[Tensor, Callable[[], Tensor]] | None = None,
     ) -> None:
         super().__init__(mean, variance)
-        object.__setattr__(self, "of", of)
-        object.__setattr__(self, "dim", dim)
+        for name, value in (("of", of), ("dim", dim), ("factors", factors)):
+            object.__setattr__(self, name, value)
 
     def moved(
         self, move: Callable[[Tensor], Tensor], squared: Callable[[Tensor], Tensor]
     ) -> MixedMoments:
         """Apply a linear map of positions that is the same for every channel, however many."""
-        of = self.of
-        return MixedMoments(
-            move(self.mean), squared(self.variance), lambda rows: squared(of(rows)), self.dim
-        )
+        of, factors = self.of, self.factors
+        if factors is not None:
+            loadings, sources = factors
+            factors = loadings, lambda: squared(sources())
+        mean, variance = move(self.mean), squared(self.variance)
+        return MixedMoments(mean, variance, lambda rows: squared(of(rows)), self.dim, factors)
 
 
 class CovarianceMoments(Moments):

@@ -8,7 +8,7 @@ Such flips are counted; with the same choices made on both sides, all the rest h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ import cv2
 import numpy as np
 import onnx
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from penumbra.bundle import MODEL, Bundle
@@ -26,7 +25,7 @@ from penumbra.calibration import walk_of_bundle
 from penumbra.errors import PenumbraError
 from penumbra.export.frame import Frame, frame_of
 from penumbra.image_files import read_image_file
-from penumbra.models import load_model
+from penumbra.models import load_model, pooling
 from penumbra.runners import create
 
 PREDICTION, UNCERTAINTY = 0.9999, 0.999  # the shares of equal pixels that are asked for
@@ -130,33 +129,31 @@ class Choices:
     """Poolings that take what another has chosen, and note where they would have differed."""
 
     forced: list[np.ndarray]  # phases 0 to 3 of each window, pooling by pooling
+    own: Callable[..., Tensor] = pooling.winner
     windows: int = 0
     flipped: int = 0
     widest: float = 0.0  # the largest difference between the two choices, for values of order one
 
-    def max_pool2d(self, x: Tensor, kernel_size: int, stride: int, return_indices: bool) -> tuple:
-        """PyTorch's pooling, but with the other's choice, and a note of how they differ."""
-        phases = torch.from_numpy(self.forced.pop(0)).long()
-        rows = torch.arange(phases.shape[2])[:, None] * 2 + phases // 2
-        columns = torch.arange(phases.shape[3]) * 2 + phases % 2
-        forced = rows * x.shape[3] + columns
-        largest, own = torch.max_pool2d(x, 2), F.max_pool2d_with_indices(x, 2)[1]
-        chosen = x.flatten(2).gather(2, forced.flatten(2)).view_as(largest)
-        gap = (largest - chosen) / (largest.abs() + 1)  # activations are of order one
+    def winner(self, *phases: Tensor) -> Tensor:
+        """The other's choice in each window, and a note of how the own one differs."""
+        forced = torch.from_numpy(self.forced.pop(0)).long()
+        values = torch.stack(phases)
+        own = self.own(*phases).long()
+        taken, chosen = (values.gather(0, by.unsqueeze(0)).squeeze(0) for by in (own, forced))
+        gap = (taken - chosen).abs() / (taken.abs() + 1)  # activations are of order one
         self.windows += own.numel()
         self.flipped += int((own != forced).sum())
         self.widest = max(self.widest, float(gap.max()))
-        return largest, forced
+        return forced
 
     @contextmanager
     def made(self) -> Iterator[None]:
-        """Within, every pooling with indices is this one: the walk knows of no other way in."""
-        own = F.max_pool2d
-        F.max_pool2d = self.max_pool2d
+        """Within, every pooling with a selection is this one: the walk knows of no other way in."""
+        pooling.winner = self.winner
         try:
             yield
         finally:
-            F.max_pool2d = own
+            pooling.winner = self.own
 
 
 def reference_frame(bundle: Bundle) -> Frame:

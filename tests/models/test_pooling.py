@@ -74,6 +74,23 @@ def test_every_pattern_of_ties_in_one_window_goes_to_the_first(window):
             assert gather_selected(places, selection).item() == expected
 
 
+@given(
+    st.floats(-100, 100, width=32),
+    st.lists(st.sampled_from([-1.0, -0.3, 0.0, 0.3, 1.0]), min_size=4, max_size=4),
+)
+def test_what_differs_by_rounding_is_a_tie_and_what_differs_by_more_is_not(value, steps):
+    places = torch.arange(4.0).reshape(1, 1, 2, 2)
+    for size, clear in ((pooling.MARGIN / 4, False), (pooling.MARGIN * 8, True)):
+        x = (value + (1 + abs(value)) * size * torch.tensor(steps)).reshape(1, 1, 2, 2)
+        with pytest.MonkeyPatch.context() as patch:
+            for exporting in (False, True):
+                patch.setattr(pooling, "_exporting", lambda exporting=exporting: exporting)
+                pooled, selection = select_max(x)
+                assert pooled.item() == x.max().item()
+                expected = int(np.argmax(steps)) if clear else 0
+                assert gather_selected(places, selection).item() == expected
+
+
 def test_infinite_values_leave_their_neighbours_zero(form):
     x = torch.tensor([[[[float("inf"), 1.0], [0.0, 2.0]]]])
     assert torch.equal(

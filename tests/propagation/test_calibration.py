@@ -96,7 +96,7 @@ def test_a_fit_carries_over_to_other_inputs_and_to_the_softmax():
     before = error()
     fitted = examples(model, *seen)
     gains = fit_gains(walk, fitted, steps=150)
-    assert gains["scores/differences"].shape == (3, 8)
+    assert gains["scores/loadings"].shape == (3, 8)
     assert gains["scores/taps"].shape == (8, 1, 3, 3)
     assert error() < 0.5 * before
     # Levelled: four rounds of a nearly linear correction leave less than a thousandth.

@@ -11,7 +11,12 @@ from penumbra.montecarlo import monte_carlo
 from penumbra.propagation import Moments, PropagationError, propagate
 from penumbra.propagation.moments import ChannelMoments, MixedMoments
 from penumbra.propagation.rules import affine, structural
-from penumbra.propagation.rules.one_vs_rest import contrasts
+from penumbra.propagation.rules.one_vs_rest import (
+    contrasts,
+    log_odds,
+    log_odds_of_factors,
+    probabilities,
+)
 
 CLASSES = 5
 
@@ -336,3 +341,46 @@ def test_onnx_runtime_computes_the_same(through_onnx):
     mean, variance = through_onnx(walk, x)
     torch.testing.assert_close(torch.from_numpy(mean), expected.mean, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(torch.from_numpy(variance), expected.variance, rtol=1e-4, atol=1e-7)
+
+
+# ---- few sources instead of all pairs ------------------------------------------------------------
+
+
+def factors(classes: int, sources: int, sure: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores of 60 positions, in the last of which one class is ahead by up to `sure`."""
+    mean = random(2, classes, 60, seed=3)
+    mean[:, classes // 2] += torch.linspace(0, sure, 60, dtype=torch.float64)
+    return mean, random(classes, sources, seed=4), random(2, sources, 60, seed=5).square()
+
+
+@pytest.mark.parametrize("sure", [0.0, 5.0, 25.0])
+@pytest.mark.parametrize(("classes", "sources"), [(2, 1), (3, 5), (11, 16)])
+def test_loadings_say_what_all_pairs_say(classes, sources, sure):
+    mean, loadings, variances = factors(classes, sources, sure)
+    pairs = (contrasts(classes, mean) @ loadings).square() @ variances
+    ours, known = log_odds_of_factors(mean, loadings, variances), log_odds(mean, pairs)
+    torch.testing.assert_close(ours.variance, known.variance)
+    torch.testing.assert_close(ours.among_rest, known.among_rest, rtol=1e-6, atol=1e-9)
+    for mine, theirs in zip(probabilities(ours), probabilities(known), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("sure", [0.0, 12.0, 60.0])
+def test_loadings_in_single_precision(sure):
+    """A sure class would lose its variance in 1 - s if it were not measured from that class."""
+    mean, loadings, variances = factors(11, 16, sure)
+    double = probabilities(log_odds_of_factors(mean, loadings, variances))[1].sqrt()
+    single = probabilities(log_odds_of_factors(mean.float(), loadings.float(), variances.float()))[
+        1
+    ].sqrt()
+    # The parity that is asked of a runtime: 1e-4 relative, 1e-6 absolute.
+    torch.testing.assert_close(single.double(), double, rtol=1e-4, atol=1e-6)
+
+
+def test_loadings_of_classes_that_tie():
+    mean, loadings, variances = factors(5, 4, 0.0)
+    mean[:, 1] = mean[:, 3] = mean.amax(1)
+    pairs = (contrasts(5, mean) @ loadings).square() @ variances
+    ours, known = log_odds_of_factors(mean, loadings, variances), log_odds(mean, pairs)
+    torch.testing.assert_close(ours.variance, known.variance)
+    torch.testing.assert_close(ours.among_rest, known.among_rest)

@@ -29,7 +29,6 @@ from penumbra.propagation.errors import PropagationError
 from penumbra.propagation.gains import Gains, gains_of
 from penumbra.propagation.moments import ChannelMoments, MixedMoments, Moments
 from penumbra.propagation.registry import rule
-from penumbra.propagation.rules.one_vs_rest import combined
 
 # Convolving channel by channel makes (inputs x outputs) maps: so many elements at a time.
 _CHUNK_ELEMENTS = 1 << 25
@@ -65,18 +64,26 @@ def _affine(
             parts.append(apply(independent, squared, None))
         return sum(parts[1:], parts[0])
 
-    of_outputs, of_differences, taps = gains or (None, None, None)
+    of_outputs, loadings, taps = gains or (None, None, None)
     mean, variance = apply(x.mean, weight, bias), variance_of(weight, of_outputs)
     if mixed is None:
         return Moments(mean, variance)
 
-    def of(rows: Tensor) -> Tensor:
-        if of_differences is not None and len(of_differences) == len(rows):
-            around = x.variance if taps is None else _each_channel(taps, x.variance)
-            return _at_each_position(of_differences, around, mixed)
-        return variance_of(torch.tensordot(rows.to(weight), weight, 1), None)
+    if loadings is None:
+        return MixedMoments(
+            mean,
+            variance,
+            lambda rows: variance_of(torch.tensordot(rows.to(weight), weight, 1), None),
+            mixed,
+        )
 
-    return MixedMoments(mean, variance, of, mixed)
+    def sources() -> Tensor:
+        return x.variance if taps is None else _each_channel(taps, x.variance)
+
+    def of(rows: Tensor) -> Tensor:
+        return _at_each_position((rows.to(loadings) @ loadings).square(), sources(), mixed)
+
+    return MixedMoments(mean, variance, of, mixed, (loadings, sources))
 
 
 def _each_channel(kernels: Tensor, x: Tensor) -> Tensor:
@@ -88,7 +95,7 @@ def _each_channel(kernels: Tensor, x: Tensor) -> Tensor:
 
 def _at_each_position(matrix: Tensor, x: Tensor, dim: int) -> Tensor:
     """`matrix` times the vectors that stand along dimension `dim` (counted from the end)."""
-    return F.linear(x, matrix) if dim == -1 else combined(matrix, x)
+    return torch.tensordot(matrix, x, ([1], [dim])).movedim(0, dim)
 
 
 @rule(F.linear)

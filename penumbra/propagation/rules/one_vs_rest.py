@@ -22,6 +22,14 @@ u = p (1-p) and g = cosh(a √v) - 1
 where sinh² = g (g + 2) and nothing cancels, however small p. No Cholesky factor and no eigenvector
 is asked for.
 
+Where z = μ + Σ_r f_r √b_r ξ_r with few sources ξ (loadings F, sources b), all pairs of classes are
+more than is needed. With M = Σ_j s_j F_j the pull of every class and T_r its spread,
+
+    v_k = Σ_r b_r (F_kr - M_r)² / (1 - s_k)²,     ρ_k = Σ_r b_r T_r / (1 - s_k) - s_k v_k,
+
+which are v and ρ of above in other words, a third of the work for 11 classes. What is divided by a
+small 1 - s_k, that of a sure class, is measured from that class and not from zero.
+
 What was tried: a quarter-width SegNet (trained with other dropout, mIoU 0.27) with one dropout
 before its classifier; four CamVid test frames, every fifth pixel each way (the rule chosen, at rate
 0.2: all), 2,000 samples. Error of the map of mean standard deviations, ratio of its mean, rank
@@ -49,7 +57,6 @@ import math
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 # Positive nodes of Gauss and Hermite's rule of five, and the weight of the pair ±a.
@@ -61,8 +68,8 @@ _BOUND_SHIFT = 0.1
 class LogOdds(NamedTuple):
     """What one class against all others is like at the mean scores, along the class dimension."""
 
-    share: Tensor  # s_k, not yet divided by the sum over the classes
-    rest: Tensor  # the sum of all other shares
+    share: Tensor  # s_k, perhaps not yet divided by the sum over the classes
+    rest: Tensor  # the sum of all other shares, on the same scale
     variance: Tensor  # v_k
     among_rest: Tensor  # ρ_k
 
@@ -75,7 +82,7 @@ def contrasts(classes: int, like: Tensor) -> Tensor:
 
 
 def log_odds(mean: Tensor, differences: Tensor) -> LogOdds:
-    """Classes in dimension 1 of `mean`, the variances of their `contrasts` in that of the other."""
+    """Of mean scores (N, classes, P) and the variances of their `contrasts` (N, pairs, P)."""
     classes = mean.shape[1]
     pair = contrasts(classes, mean).abs()  # the two classes that a pair consists of
     others = 1 - torch.eye(classes, dtype=mean.dtype, device=mean.device)
@@ -83,12 +90,39 @@ def log_odds(mean: Tensor, differences: Tensor) -> LogOdds:
     floor = 0.49 * math.log(torch.finfo(mean.dtype).tiny)
     scores = (mean - mean.amax(1, keepdim=True)).clamp(min=floor)
     share = scores.exp()
-    rest = combined(others, share)  # not sum - share: of a sure class that would be rounding
-    weighted = combined(pair, scores).exp() * differences  # s_i s_j D_ij
-    sums = combined(torch.cat([pair.mT, 1 - pair.mT]), weighted)
-    with_class, without = sums.split(classes, 1)
+    rest = others @ share  # not sum - share: of a sure class that would be rounding
+    weighted = (pair @ scores).exp() * differences  # s_i s_j D_ij
+    with_class, without = pair.mT @ weighted, (1 - pair.mT) @ weighted
     among = without / rest.square()
     return LogOdds(share, rest, (with_class / (share * rest) - among).clamp(min=0), among)
+
+
+def log_odds_of_factors(mean: Tensor, loadings: Tensor, sources: Tensor) -> LogOdds:
+    """Of mean scores (N, classes, P), loadings (classes, R) and variances of sources (N, R, P)."""
+    classes = mean.shape[1]
+    others = 1 - torch.eye(classes, dtype=mean.dtype, device=mean.device)
+    share = (mean - mean.amax(1, keepdim=True)).exp()
+    share = share / share.sum(1, keepdim=True)
+    rest = (others @ share).clamp(min=torch.finfo(mean.dtype).tiny ** 0.4)
+    numbers = torch.arange(classes, dtype=mean.dtype, device=mean.device)[:, None]
+    first = mean.argmax(1, keepdim=True).to(mean.dtype) == numbers
+    sure = first.to(mean.dtype)  # measured from the most probable class, ...
+    unsure = share * (1 - sure)
+    doubt = unsure.sum(1, keepdim=True)
+    start, pull = loadings.mT @ sure, loadings.mT @ unsure
+    away = pull - doubt * start  # ... M is here, small where it is sure, and not a difference
+    middle = start + away
+    spread = loadings.mT.square() @ unsure - start * (2 * pull - doubt * start)
+    weighted = sources * away.square()
+    of_first = weighted.sum(1, keepdim=True)
+    total = (sources * spread).sum(1, keepdim=True) - of_first
+    drawn = sources * middle
+    distance = (
+        loadings.square() @ sources - 2 * loadings @ drawn + (drawn * middle).sum(1, keepdim=True)
+    )
+    distance = torch.where(first, of_first, distance)
+    variance = (distance / rest.square()).clamp(min=0)
+    return LogOdds(share, rest, variance, (total / rest - share * variance).clamp(min=0))
 
 
 def probabilities(odds: LogOdds) -> tuple[Tensor, Tensor]:
@@ -114,9 +148,3 @@ def probabilities(odds: LogOdds) -> tuple[Tensor, Tensor]:
     mean = p + 0.5 * slope * moved
     variance = 0.25 * (slope.square() * (square - moved.square()) + square) + straight
     return mean / mean.sum(1, keepdim=True), variance.clamp(min=0)
-
-
-def combined(matrix: Tensor, x: Tensor) -> Tensor:
-    """The matrix times the vectors that stand along dimension 1, as a 1x1 convolution."""
-    convolve = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[x.dim()]
-    return convolve(x, matrix.reshape(*matrix.shape, *(1,) * (x.dim() - 2)))

@@ -95,26 +95,40 @@ def log_softmax_of_gaussian(
 def _log_odds(
     x: Moments, dim: int, dtype: torch.dtype | None
 ) -> tuple[one_vs_rest.LogOdds, Callable[[Tensor], Tensor]]:
-    """The log-odds with classes in dimension 1, and the way back to the shape of x."""
+    """The log-odds with classes in the middle of three dimensions, and the way back.
+
+    Pictures too become rows of pixels, one for each class: a CPU runtime that has put the channels
+    last for its convolutions would otherwise stay with it, and maxima and sums over few classes are
+    several times slower there.
+    """
     shape, dim = x.mean.shape, dim % x.mean.dim()
-    as_it_is = dim == 1 and len(shape) in (3, 4, 5)
 
     def classes_second(value: Tensor) -> Tensor:
-        if as_it_is:
-            return value
         value = value.flatten(dim + 1) if dim + 1 < len(shape) else value.unsqueeze(-1)
-        return value.flatten(0, dim - 1) if dim else value.unsqueeze(0)
+        if dim == 0:
+            return value.unsqueeze(0)
+        return value.flatten(0, dim - 1) if dim > 1 else value
 
     rows = one_vs_rest.contrasts(shape[dim], x.mean)
-    if isinstance(x, MixedMoments) and x.dim == dim - len(shape):
-        differences = classes_second(x.of(rows))
-    else:  # nothing is known of how the classes vary together: as if they did not
-        differences = one_vs_rest.combined(rows.abs(), classes_second(x.variance))
-    mean = classes_second(x.mean)
-    if dtype is not None:
-        mean, differences = mean.to(dtype), differences.to(dtype)
-    odds = one_vs_rest.log_odds(mean, differences)
-    return odds, lambda value: value if as_it_is else value.reshape(shape)
+    mean = _as(classes_second(x.mean), dtype)
+    mixed = isinstance(x, MixedMoments) and x.dim == dim - len(shape)
+    if mixed and x.factors is not None:
+        loadings, sources = x.factors
+        known = _as(classes_second(sources()), dtype)
+        odds = one_vs_rest.log_odds_of_factors(mean, _as(loadings, dtype), known)
+    else:
+        if mixed:
+            differences = classes_second(x.of(rows))
+        else:  # nothing is known of how the classes vary together: as if they did not
+            differences = rows.abs() @ classes_second(x.variance)
+        odds = one_vs_rest.log_odds(mean, _as(differences, dtype))
+    if dim == 1 and len(shape) > 2:
+        return odds, lambda value: value.unflatten(2, shape[2:])
+    return odds, lambda value: value.reshape(shape)
+
+
+def _as(value: Tensor, dtype: torch.dtype | None) -> Tensor:
+    return value if dtype is None else value.to(dtype)
 
 
 @rule(nn.Softmax2d, softmax="jacobian")
