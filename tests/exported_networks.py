@@ -26,7 +26,7 @@ WIDTH = 0.125
 
 
 @functools.cache
-def network(kind: str) -> nn.Module:
+def network(kind: str | tuple[str, ...]) -> nn.Module:
     """A network whose batch norms know the statistics of their inputs: activations of order one.
 
     Without that the noise of every layer would grow or vanish, and with it any difference. The

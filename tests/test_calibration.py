@@ -105,7 +105,7 @@ def test_gains_may_be_left_out(checkpoint, tmp_path):
 def test_fast_follows_the_last_dropout_only():
     """Behind a network of which all other dropouts were taken away, it finds the same."""
     model = network("encdec")
-    last_only = network(["decoder3"])
+    last_only = network(("decoder3",))
     last_only.load_state_dict(model.state_dict())
     x = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     fast, truthful, expected = (

@@ -105,8 +105,10 @@ def kind_of(bundle: Bundle) -> str:
 def form_of(bundle: Bundle) -> str:
     """Which form of the variance a bundle has, by the name that its cost is known by."""
     variance = bundle.manifest["variant"]["variance"]
-    if variance in ("diagonal", "fast"):
+    if variance == "diagonal":
         return variance
+    if variance.endswith("fast"):
+        return "fast"
     # Depth has no classes: gains are all that a calibration adds there, and they cost nothing.
     return {"encdec": "truthful", "class": "class covariance"}.get(kind_of(bundle), "diagonal")
 

@@ -21,7 +21,8 @@ from penumbra.pipeline import Config, Pipeline
 from penumbra.runners import Settings
 
 STARTS = 5
-DETERMINISTIC, DIAGONAL, PROPAGATED = "deterministic", "plain diagonal", "propagated"
+DETERMINISTIC, DIAGONAL, FAST = "deterministic", "plain diagonal", "fast"
+PROPAGATED = "propagated"
 EAGER, EAGER_DETERMINISTIC = "PyTorch, propagated", "PyTorch, deterministic"
 
 
@@ -54,11 +55,12 @@ def compare(
 ) -> list[Comparison]:
     """The bundle on its runner against the same network without noise, and against PyTorch.
 
-    A bundle that is more than the plain diagonal is compared in that form as well.
+    A bundle that is more than the plain diagonal is compared in that form as well, and if it has
+    the gains for it, in the fast one.
     """
     import torch
 
-    from penumbra.calibration import walk_of_bundle
+    from penumbra.calibration import calibration_file, walk_of_bundle
     from penumbra.export import plain_bundle
     from penumbra.models import load_model
     from penumbra.montecarlo import monte_carlo
@@ -73,7 +75,9 @@ def compare(
     with TemporaryDirectory() as folder, torch_threads(threads):
         forms = {DETERMINISTIC: plain_bundle(bundle, Path(folder) / "plain"), PROPAGATED: bundle}
         if form_of(bundle) != "diagonal":
-            forms[DIAGONAL] = _diagonal(bundle, Path(folder) / "diagonal")
+            forms[DIAGONAL] = _exported(bundle, Path(folder) / "diagonal", calibrated=False)
+        if calibration_file(bundle.path, "fast").is_file():
+            forms[FAST] = _exported(bundle, Path(folder) / "fast", variance="fast")
         pipelines = {name: Pipeline(form, settings) for name, form in forms.items()}
         try:
             for pipeline in pipelines.values():
@@ -110,21 +114,24 @@ def measured(bundle: Bundle, comparisons: list[Comparison], samples: int) -> dic
         f"{kind}/{form_of(bundle)}": ratios[PROPAGATED, DETERMINISTIC],
         f"{kind}/eager": ratios[EAGER, PROPAGATED],
     }
-    if (DIAGONAL, DETERMINISTIC) in ratios:
-        found[f"{kind}/diagonal"] = ratios[DIAGONAL, DETERMINISTIC]
+    for form, name in ((DIAGONAL, "diagonal"), (FAST, "fast")):
+        if (form, DETERMINISTIC) in ratios:
+            found[f"{kind}/{name}"] = ratios[form, DETERMINISTIC]
     if samples == 50:  # what the goals are about
         found[f"{kind}/sampled, eager"] = ratios["PyTorch, MC-50", EAGER]
         found[f"{kind}/sampled"] = ratios["PyTorch, MC-50", PROPAGATED]
     return found
 
 
-def _diagonal(bundle: Bundle, out: Path) -> Bundle:
-    """As `penumbra export --no-calibration` makes it of the bundle's own weights."""
+def _exported(
+    bundle: Bundle, out: Path, calibrated: bool = True, variance: str = "truthful"
+) -> Bundle:
+    """As `penumbra export` makes it of the bundle's own weights and gains."""
     from penumbra.export import ExportOptions, export_bundle
 
     image = bundle.input
-    options = ExportOptions(image.height, image.width, image.channel_order)
-    return export_bundle(bundle.path, out, options, calibrated=False)
+    options = ExportOptions(image.height, image.width, image.channel_order, variance=variance)
+    return export_bundle(bundle.path, out, options, calibrated=calibrated)
 
 
 def _comparison(over: str, under: str, times: dict[str, Timing]) -> Comparison:

@@ -1,9 +1,9 @@
 """What the runners make of a bundle's graph, against PyTorch's propagation of the network itself.
 
 Two kinds of differences are told apart. Rounding differs everywhere, in the last digits. And where
-two values of a pooling window are equal up to rounding (above all in a saturated sky, where all
-four are), one side takes the one and one the other, and a decoder layer is moved by a pixel there.
-Such flips are counted; with the same choices made on both sides, all the rest has to agree.
+one value of a pooling window leads another by just the margin that it needs (`pooling.MARGIN`), one
+side takes the one and one the other, and a decoder layer is moved by a pixel there. Such flips are
+counted; with the same choices made on both sides, all the rest has to agree.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Parity:
     free: Agreement  # as the runner is
     aligned: Agreement  # with the runner's choices in all poolings of the reference
     windows: int
-    flipped: int  # windows in which the runner chose another of (nearly) equal values
-    widest: float  # the largest difference between two such values
+    flipped: int  # windows in which the runner chose another value
+    widest: float  # by how much, at most, a lead in such a window missed the margin or passed it
 
 
 def within(
@@ -132,18 +132,17 @@ class Choices:
     own: Callable[..., Tensor] = pooling.winner
     windows: int = 0
     flipped: int = 0
-    widest: float = 0.0  # the largest difference between the two choices, for values of order one
+    widest: float = 0.0  # the farthest that a flipped lead was from the margin
 
     def winner(self, *phases: Tensor) -> Tensor:
         """The other's choice in each window, and a note of how the own one differs."""
-        forced = torch.from_numpy(self.forced.pop(0)).long()
-        values = torch.stack(phases)
-        own = self.own(*phases).long()
-        taken, chosen = (values.gather(0, by.unsqueeze(0)).squeeze(0) for by in (own, forced))
-        gap = (taken - chosen).abs() / (taken.abs() + 1)  # activations are of order one
+        forced = torch.from_numpy(self.forced.pop(0))
+        own = self.own(*phases)
+        flipped = own != forced
         self.windows += own.numel()
-        self.flipped += int((own != forced).sum())
-        self.widest = max(self.widest, float(gap.max()))
+        self.flipped += int(flipped.sum())
+        if flipped.any():
+            self.widest = max(self.widest, float(_distance(phases, own, forced)[flipped].max()))
         return forced
 
     @contextmanager
@@ -154,6 +153,19 @@ class Choices:
             yield
         finally:
             pooling.winner = self.own
+
+
+def _distance(phases: Sequence[Tensor], own: Tensor, other: Tensor) -> Tensor:
+    """How far the comparison on which two choices disagree was from tipping over, relatively."""
+
+    def from_margin(challenger: Tensor, holder: Tensor) -> Tensor:
+        smaller = torch.minimum(challenger.abs(), holder.abs())
+        return ((challenger - holder) / (1 + smaller) - pooling.MARGIN).abs()
+
+    first, second, third, fourth = phases
+    between = from_margin(torch.maximum(third, fourth), torch.maximum(first, second))
+    within_half = torch.where(own < 2, from_margin(second, first), from_margin(fourth, third))
+    return torch.where((own < 2) == (other < 2), within_half, between)
 
 
 def reference_frame(bundle: Bundle) -> Frame:

@@ -1,10 +1,10 @@
 """ONNX Runtime on the exported graph against PyTorch's propagation, on real frames.
 
 What differs is of two kinds, and they are told apart. Rounding differs everywhere, in the last
-digits. And where two values of a pooling window are equal up to rounding (above all in a saturated
-sky, where all four are), one side takes the one and one the other, and a decoder layer is moved by
-a pixel there. Such flips are counted, and each is shown to be such a tie; with the same choices
-made on both sides all the rest has to agree.
+digits. And where one value of a pooling window leads another by just the margin that it needs, one
+side takes the one and one the other, and a decoder layer is moved by a pixel there. Such flips are
+counted, and each is shown to be that close; with the same choices made on both sides all the rest
+has to agree.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def compare(
 def test_real_frames_of_any_size(exported, frame, kind, size):
     flips = compare(exported(kind), kind, frame(*size))
     print(f"\n{kind} {size}: {flips.flipped} flips in {flips.windows}, widest {flips.widest:.1e}")
-    # Measured: 1 to 10 flips of 0.3 to 1.8 million; 46 in the frame with the most saturated sky.
+    # Measured: 1 to 10 of 0.3 to 1.8 million.
     assert flips.flipped <= 1e-4 * flips.windows
     # Values of order one, sums of up to 4,608 rounded products: √4608 · 6e-8 = 4e-6.
     assert flips.widest <= 1e-5
