@@ -55,11 +55,14 @@ def _of_kind(kind: str) -> list[Goal]:
             Goal(f"{kind}/{form}", f"{name}, {form}: propagated / deterministic, same runner", most)
             for form, most in _COSTS[kind].items()
         ),
-        Goal(
-            f"{kind}/sampled, eager",
-            f"{name}: MC-50 (prefix computed once) / propagated, both PyTorch eager",
-            _SAMPLED_EAGER[kind],
-            at_least=True,
+        *(
+            Goal(
+                f"{kind}/{form}/sampled",
+                f"{name}, {form}: MC-50 (prefix computed once) / propagated, both PyTorch eager",
+                _SAMPLED_EAGER[kind],
+                at_least=True,
+            )
+            for form in _COSTS[kind]
         ),
         Goal(
             f"{kind}/sampled",

@@ -23,7 +23,7 @@ from penumbra.runners import Settings
 STARTS = 5
 DETERMINISTIC, DIAGONAL, FAST = "deterministic", "plain diagonal", "fast"
 PROPAGATED = "propagated"
-EAGER, EAGER_DETERMINISTIC = "PyTorch, propagated", "PyTorch, deterministic"
+IN_PYTORCH = "PyTorch, {}"
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ def compare(
     model = load_model(bundle.weights_file)
     head = _probabilities_of(model)
     x = torch.rand(1, 3, *(model.config.get("size") or size))
-    walk = walk_of_bundle(bundle, model, folded=False)
-    sampled = f"PyTorch, MC-{samples}"
+    sampled = IN_PYTORCH.format(f"MC-{samples}")
     with TemporaryDirectory() as folder, torch_threads(threads):
         forms = {DETERMINISTIC: plain_bundle(bundle, Path(folder) / "plain"), PROPAGATED: bundle}
         if form_of(bundle) != "diagonal":
@@ -85,21 +84,27 @@ def compare(
             candidates: dict[str, Callable[[], Any]] = {
                 name: lambda p=pipeline: p.process(image) for name, pipeline in pipelines.items()
             }
-            candidates[EAGER] = _without_gradients(lambda: walk(x))
-            candidates[EAGER_DETERMINISTIC] = _without_gradients(lambda: head(x))
-            times = interleaved(candidates, repetitions)
-            slow = {
-                sampled: lambda: monte_carlo(head, x, samples=samples),
-                EAGER: candidates[EAGER],
-                PROPAGATED: candidates[PROPAGATED],
+            eager = {
+                IN_PYTORCH.format(name): walk_of_bundle(form, model, folded=False)
+                for name, form in forms.items()
+                if name != DETERMINISTIC
             }
+            eager[IN_PYTORCH.format(DETERMINISTIC)] = head
+            for name, network in eager.items():
+                candidates[name] = _without_gradients(lambda of=network: of(x))
+            times = interleaved(candidates, repetitions)
+            slow = {sampled: lambda: monte_carlo(head, x, samples=samples), **candidates}
             slow_times = interleaved(slow, max(2, repetitions // 10), warm_up=0)
         finally:
             for pipeline in pipelines.values():
                 pipeline.deactivate()
-    pairs = [(name, DETERMINISTIC) for name in forms if name != DETERMINISTIC]
-    pairs += [(EAGER, EAGER_DETERMINISTIC), (EAGER, PROPAGATED)]
-    slow_pairs = [(sampled, EAGER), (sampled, PROPAGATED)]
+    noisy = [name for name in forms if name != DETERMINISTIC]
+    pairs = [(name, DETERMINISTIC) for name in noisy]
+    pairs += [
+        (IN_PYTORCH.format(PROPAGATED), under)
+        for under in (IN_PYTORCH.format(DETERMINISTIC), PROPAGATED)
+    ]
+    slow_pairs = [(sampled, IN_PYTORCH.format(name)) for name in noisy] + [(sampled, PROPAGATED)]
     return [
         *(_comparison(over, under, times) for over, under in pairs),
         *(_comparison(over, under, slow_times) for over, under in slow_pairs),
@@ -111,15 +116,16 @@ def measured(bundle: Bundle, comparisons: list[Comparison], samples: int) -> dic
     kind = kind_of(bundle)
     ratios = {(line.over, line.under): line.ratio for line in comparisons}
     found: dict[str, float | str] = {
-        f"{kind}/{form_of(bundle)}": ratios[PROPAGATED, DETERMINISTIC],
-        f"{kind}/eager": ratios[EAGER, PROPAGATED],
+        f"{kind}/eager": ratios[IN_PYTORCH.format(PROPAGATED), PROPAGATED]
     }
-    for form, name in ((DIAGONAL, "diagonal"), (FAST, "fast")):
+    sampled = IN_PYTORCH.format("MC-50")  # what the goals are about
+    for form, name in ((PROPAGATED, form_of(bundle)), (DIAGONAL, "diagonal"), (FAST, "fast")):
         if (form, DETERMINISTIC) in ratios:
             found[f"{kind}/{name}"] = ratios[form, DETERMINISTIC]
-    if samples == 50:  # what the goals are about
-        found[f"{kind}/sampled, eager"] = ratios["PyTorch, MC-50", EAGER]
-        found[f"{kind}/sampled"] = ratios["PyTorch, MC-50", PROPAGATED]
+            if samples == 50:
+                found[f"{kind}/{name}/sampled"] = ratios[sampled, IN_PYTORCH.format(form)]
+    if samples == 50:
+        found[f"{kind}/sampled"] = ratios[sampled, PROPAGATED]
     return found
 
 

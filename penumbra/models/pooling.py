@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from penumbra.propagation.moments import Moments, map_within_channels
 from penumbra.propagation.registry import rule
+from penumbra.propagation.strips import in_strips
 
 MARGIN = 1e-4
 """By which a later position has to be larger; rounding is below a hundredth of it."""
@@ -41,11 +42,11 @@ def select_max(x: Tensor) -> tuple[Tensor, Tensor]:
     height, width = x.shape[-2:]
     if height % 2 or width % 2:
         raise ValueError(f"2x2 pooling needs even height and width, not {(height, width)}")
-    phase = winner(*_phases(x.detach())).long()
+    phase = winner(*_phases(x.detach()))
     rows = torch.arange(0, height, 2, device=x.device).unsqueeze(1)
     columns = torch.arange(0, width, 2, device=x.device)
     corner = rows * width + columns
-    return F.max_pool2d(x, kernel_size=2, stride=2), corner + (phase // 2) * width + phase % 2
+    return F.max_pool2d(x, kernel_size=2, stride=2), corner + (phase >> 1) * width + (phase & 1)
 
 
 def winner(first: Tensor, second: Tensor, third: Tensor, fourth: Tensor) -> Tensor:
@@ -53,17 +54,22 @@ def winner(first: Tensor, second: Tensor, third: Tensor, fourth: Tensor) -> Tens
 
     (ArgMax would know no margin, and TensorRT promises nothing about its ties.)
     """
+    (won,) = in_strips(_knock_out, first, second, third, fourth, dim=-2)
+    return won
 
+
+def _knock_out(first: Tensor, second: Tensor, third: Tensor, fourth: Tensor) -> tuple[Tensor]:
     def beats(challenger: Tensor, holder: Tensor) -> Tensor:
         smaller = torch.minimum(challenger.abs(), holder.abs())  # finite if one of them is
         return challenger - holder > MARGIN * (1 + smaller)
 
     upper, lower = torch.maximum(first, second), torch.maximum(third, fourth)
-    return torch.where(
+    won = torch.where(
         beats(lower, upper),
         beats(fourth, third).to(torch.int32) + 2,
         beats(second, first).to(torch.int32),
     )
+    return (won,)
 
 
 def gather_selected(x: Tensor, selection: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penumbra.propagation.strips import in_strips
+
 # Beyond 30 standard deviations the tail is 5e-198: nothing is lost in any dtype, and 30² times
 # anything stays finite.
 _FAR = 30.0
@@ -80,6 +82,12 @@ def rectified(mean: Tensor, variance: Tensor) -> Rectified:
     """
     if torch.compiler.is_exporting():
         return _rectified_in_few_operations(mean, variance)
+    if mean.dim() < 2 or mean.shape != variance.shape:
+        return _rectified_by_corner(mean, variance)
+    return Rectified(*in_strips(_rectified_by_corner, mean, variance, dim=-2))
+
+
+def _rectified_by_corner(mean: Tensor, variance: Tensor) -> Rectified:
     std = variance.sqrt()
     at_zero = corner(mean, std)
     shrunk = (at_zero.positive - at_zero.loss).clamp(min=0)

@@ -358,7 +358,7 @@ def factors(classes: int, sources: int, sure: float) -> tuple[Tensor, Tensor, Te
 def test_loadings_say_what_all_pairs_say(classes, sources, sure):
     mean, loadings, variances = factors(classes, sources, sure)
     pairs = (contrasts(classes, mean) @ loadings).square() @ variances
-    ours, known = log_odds_of_factors(mean, loadings, variances), log_odds(mean, pairs)
+    ours, known = log_odds_of_factors(loadings, mean, variances), log_odds(mean, pairs)
     torch.testing.assert_close(ours.variance, known.variance)
     torch.testing.assert_close(ours.among_rest, known.among_rest, rtol=1e-6, atol=1e-9)
     for mine, theirs in zip(probabilities(ours), probabilities(known), strict=True):
@@ -369,8 +369,8 @@ def test_loadings_say_what_all_pairs_say(classes, sources, sure):
 def test_loadings_in_single_precision(sure):
     """A sure class would lose its variance in 1 - s if it were not measured from that class."""
     mean, loadings, variances = factors(11, 16, sure)
-    double = probabilities(log_odds_of_factors(mean, loadings, variances))[1].sqrt()
-    single = probabilities(log_odds_of_factors(mean.float(), loadings.float(), variances.float()))[
+    double = probabilities(log_odds_of_factors(loadings, mean, variances))[1].sqrt()
+    single = probabilities(log_odds_of_factors(loadings.float(), mean.float(), variances.float()))[
         1
     ].sqrt()
     # The parity that is asked of a runtime: 1e-4 relative, 1e-6 absolute.
@@ -381,6 +381,6 @@ def test_loadings_of_classes_that_tie():
     mean, loadings, variances = factors(5, 4, 0.0)
     mean[:, 1] = mean[:, 3] = mean.amax(1)
     pairs = (contrasts(5, mean) @ loadings).square() @ variances
-    ours, known = log_odds_of_factors(mean, loadings, variances), log_odds(mean, pairs)
+    ours, known = log_odds_of_factors(loadings, mean, variances), log_odds(mean, pairs)
     torch.testing.assert_close(ours.variance, known.variance)
     torch.testing.assert_close(ours.among_rest, known.among_rest)

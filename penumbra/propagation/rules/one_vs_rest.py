@@ -97,15 +97,15 @@ def log_odds(mean: Tensor, differences: Tensor) -> LogOdds:
     return LogOdds(share, rest, (with_class / (share * rest) - among).clamp(min=0), among)
 
 
-def log_odds_of_factors(mean: Tensor, loadings: Tensor, sources: Tensor) -> LogOdds:
-    """Of mean scores (N, classes, P), loadings (classes, R) and variances of sources (N, R, P)."""
+def log_odds_of_factors(loadings: Tensor, mean: Tensor, sources: Tensor) -> LogOdds:
+    """Of loadings (classes, R), mean scores (N, classes, P) and variances of sources (N, R, P)."""
     classes = mean.shape[1]
     others = 1 - torch.eye(classes, dtype=mean.dtype, device=mean.device)
     share = (mean - mean.amax(1, keepdim=True)).exp()
     share = share / share.sum(1, keepdim=True)
     rest = (others @ share).clamp(min=torch.finfo(mean.dtype).tiny ** 0.4)
     numbers = torch.arange(classes, dtype=mean.dtype, device=mean.device)[:, None]
-    first = mean.argmax(1, keepdim=True).to(mean.dtype) == numbers
+    first = _first_largest(mean, numbers)
     sure = first.to(mean.dtype)  # measured from the most probable class, ...
     unsure = share * (1 - sure)
     doubt = unsure.sum(1, keepdim=True)
@@ -123,6 +123,15 @@ def log_odds_of_factors(mean: Tensor, loadings: Tensor, sources: Tensor) -> LogO
     distance = torch.where(first, of_first, distance)
     variance = (distance / rest.square()).clamp(min=0)
     return LogOdds(share, rest, variance, (total / rest - share * variance).clamp(min=0))
+
+
+def _first_largest(mean: Tensor, numbers: Tensor) -> Tensor:
+    """Which class is the most probable one, the first of several that are."""
+    if torch.compiler.is_exporting():
+        return mean.argmax(1, keepdim=True).to(mean.dtype) == numbers
+    # Eager PyTorch's argmax over few classes takes 25 times as long as a maximum.
+    among = mean == mean.amax(1, keepdim=True)
+    return torch.where(among, numbers, len(numbers)).amin(1, keepdim=True) == numbers
 
 
 def probabilities(odds: LogOdds) -> tuple[Tensor, Tensor]:

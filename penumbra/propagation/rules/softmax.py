@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from penumbra.propagation.moments import MixedMoments, Moments
 from penumbra.propagation.registry import layer, rule
 from penumbra.propagation.rules import one_vs_rest
+from penumbra.propagation.strips import in_strips
 
 layer(nn.Softmax, F.softmax, "dim")
 layer(nn.LogSoftmax, F.log_softmax, "dim")
@@ -74,8 +76,12 @@ def softmax_of_gaussian(
     dim = _class_dimension(x) if dim is None else dim
     if x.mean.dim() == 0 or x.mean.shape[dim] == 1:  # one class has no rest, and no variance
         return softmax(x, dim, _stacklevel, dtype)
-    odds, back = _log_odds(x, dim, _dtype(_stacklevel, dtype))
-    mean, variance = one_vs_rest.probabilities(odds)
+    odds_of, known, back = _log_odds(x, dim, _dtype(_stacklevel, dtype))
+
+    def probabilities(mean: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+        return one_vs_rest.probabilities(odds_of(mean, known))
+
+    mean, variance = in_strips(probabilities, *known, dim=-1)
     return Moments(back(mean), back(variance))
 
 
@@ -87,15 +93,20 @@ def log_softmax_of_gaussian(
     dim = _class_dimension(x) if dim is None else dim
     if x.mean.dim() == 0 or x.mean.shape[dim] == 1:
         return log_softmax(x, dim, _stacklevel, dtype)
-    odds, back = _log_odds(x, dim, _dtype(_stacklevel, dtype))
+    odds_of, known, back = _log_odds(x, dim, _dtype(_stacklevel, dtype))
+    odds = odds_of(*known)
     variance = (odds.rest / (odds.share + odds.rest)).square() * odds.variance
     return Moments(torch.log_softmax(x.mean, dim, dtype=_dtype(_stacklevel, dtype)), back(variance))
 
 
 def _log_odds(
     x: Moments, dim: int, dtype: torch.dtype | None
-) -> tuple[one_vs_rest.LogOdds, Callable[[Tensor], Tensor]]:
-    """The log-odds with classes in the middle of three dimensions, and the way back.
+) -> tuple[
+    Callable[[Tensor, Tensor], one_vs_rest.LogOdds],
+    tuple[Tensor, Tensor],
+    Callable[[Tensor], Tensor],
+]:
+    """How to get the log-odds, from what (classes second of three dimensions), and the way back.
 
     Pictures too become rows of pixels, one for each class: a CPU runtime that has put the channels
     last for its convolutions would otherwise stay with it, and maxima and sums over few classes are
@@ -115,16 +126,15 @@ def _log_odds(
     if mixed and x.factors is not None:
         loadings, sources = x.factors
         known = _as(classes_second(sources()), dtype)
-        odds = one_vs_rest.log_odds_of_factors(mean, _as(loadings, dtype), known)
+        odds_of = partial(one_vs_rest.log_odds_of_factors, _as(loadings, dtype))
     else:
-        if mixed:
-            differences = classes_second(x.of(rows))
-        else:  # nothing is known of how the classes vary together: as if they did not
-            differences = rows.abs() @ classes_second(x.variance)
-        odds = one_vs_rest.log_odds(mean, _as(differences, dtype))
+        # If nothing is known of how the classes vary together: as if they did not.
+        pairs = x.of(rows) if mixed else None
+        known = rows.abs() @ classes_second(x.variance) if pairs is None else classes_second(pairs)
+        known, odds_of = _as(known, dtype), one_vs_rest.log_odds
     if dim == 1 and len(shape) > 2:
-        return odds, lambda value: value.unflatten(2, shape[2:])
-    return odds, lambda value: value.reshape(shape)
+        return odds_of, (mean, known), lambda value: value.unflatten(2, shape[2:])
+    return odds_of, (mean, known), lambda value: value.reshape(shape)
 
 
 def _as(value: Tensor, dtype: torch.dtype | None) -> Tensor:
