@@ -44,8 +44,12 @@ def depth_of(
             "calibration (CameraInfo, K[0])"
         )
     product = np.float32(focal * scale.baseline_m)
+    # Few operations, most of them in place: a fifth of the time of the obvious ones.
     clipped = np.maximum(disparity, product / np.float32(scale.max_depth_m))
-    relative = std / clipped  # σ / d, which is also σ_z / z
-    depth = np.divide(product, clipped, out=clipped)
-    confidence = np.clip(np.float32(1) - relative, np.float32(0), np.float32(1))
-    return depth, np.multiply(depth, relative, out=relative), confidence
+    depth = np.float32(1) / clipped
+    relative = std * depth  # σ / d, which is also σ_z / z
+    confidence = np.subtract(np.float32(1), relative, out=clipped)
+    np.maximum(confidence, np.float32(0), out=confidence)
+    depth *= product
+    relative *= depth
+    return depth, relative, confidence

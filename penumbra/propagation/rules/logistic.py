@@ -11,7 +11,14 @@ With t_i = s_i/√(1 + s_i² σ²), and because sigmoid² = sigmoid - sigmoid',
     E[sigmoid'] = Σ_i w_i t_i φ(t_i μ)
     Var[sigmoid] = E[sigmoid] (1 - E[sigmoid]) - E[sigmoid'].
 
-The difference cancels where σ is small; there seven Gauss-Hermite nodes take its place.
+The difference cancels where σ is small; there seven Gauss-Hermite nodes take its place. And where
+σ is not small but sigmoid is, far in its lower tail (the upper one is its mirror image), the
+mixture's 3.2e-8 may be all of the variance. There sigmoid = eˣ sigmoid(-x), and a factor e^{kx}
+only moves a Gaussian, by kσ²: of
+
+    E[sigmoidᵏ] = e^{kμ + k²σ²/2} E[sigmoid(-Y)ᵏ],   Y ~ N(μ + kσ², σ²),
+
+the last factor is nearly one, and seven nodes are again enough.
 """
 
 from __future__ import annotations
@@ -40,6 +47,9 @@ _NODES = 7
 # Where the two are about equally good: 1e-6 of the nodes, 4e-9 (6e-4 of a small variance) of the
 # mixture.
 _SWITCH = 0.7
+# The tail begins where |μ| is so many σ (and at least 2σ², beyond which it moves out of the tail):
+# up to σ = 1.5 the standard deviation is right to 8e-5, the mixture's there to 2e-4.
+_FAR = 5.0
 
 
 def logistic(x: Moments) -> Moments:
@@ -50,9 +60,29 @@ def logistic(x: Moments) -> Moments:
     # First order errs by about σ²/2, a difference of rounded values by ε/σ.
     tiny = std < torch.finfo(std.dtype).eps ** (1 / 3)
     variance = torch.where(tiny, x.variance * _slope(x.mean).square(), variance)
-    wide, wide_variance = _mixture(x)
-    narrow = std < _SWITCH
-    return Moments(torch.where(narrow, mean, wide), torch.where(narrow, variance, wide_variance))
+    reach = torch.minimum((x.mean / _FAR).square(), 0.5 * x.mean.abs())
+    narrow, far = std < _SWITCH, x.variance <= reach
+    mean, variance = (
+        torch.where(narrow, of_nodes, torch.where(far, of_tail, of_mixture))
+        for of_nodes, of_tail, of_mixture in zip(
+            (mean, variance), _tail(x, reach), _mixture(x), strict=True
+        )
+    )
+    return Moments(mean, variance)
+
+
+def _tail(x: Moments, reach: Tensor) -> tuple[Tensor, Tensor]:
+    distance = x.mean.abs()
+    # At most as wide as where it is taken, which keeps the exponents below zero; and never zero,
+    # where a root has no gradient.
+    width = torch.minimum(x.variance, reach).clamp(min=torch.finfo(reach.dtype).eps)
+    first, second = (
+        torch.exp(k * (0.5 * k * width - distance))
+        * quadrature(lambda y, k=k: torch.sigmoid(-y) ** k, k * width - distance, width, _NODES)[0]
+        for k in (1, 2)
+    )
+    lower = torch.where(x.mean > 0, 1 - first, first)
+    return lower, (second - first.square()).clamp(min=0)
 
 
 def _mixture(x: Moments) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,15 @@
+"""The resizing at the end of a depth graph is F.interpolate's."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from penumbra.export.frame import bilinear
+
+
+@pytest.mark.parametrize("size", [(375, 1242), (243, 321), (128, 384), (40, 100), (1, 3)])
+def test_it_is_what_torch_makes(size):
+    x = torch.randn(1, 2, 128, 384, generator=torch.Generator().manual_seed(0))
+    expected = F.interpolate(x, size, mode="bilinear", align_corners=False)
+    # Positions are rounded: 384 · 6e-8 of a pixel, between neighbours that differ by up to 8.
+    torch.testing.assert_close(bilinear(x, *size), expected, rtol=0, atol=8 * 384 * 6e-8)
