@@ -193,7 +193,7 @@ def draw(result: dict[str, Any]) -> Figure:
     for label in bars.get_xticklabels():
         label.set_fontweight("bold" if label.get_text() in result["withheld"] else "normal")
     bars.set(ylabel="mean uncertainty (all classes learnt = 1)", title="mean uncertainty per class")
-    bars.margins(y=0.18)
+    bars.margins(y=0.3)
     bars.legend(fontsize=8, loc="upper left")
     for name, found in result["detection"].items():
         colour, style = _COLOURS[name]
