@@ -44,12 +44,18 @@ class Timing:
 def interleaved(
     candidates: Mapping[str, Callable[[], Any]], repetitions: int, warm_up: int = 2
 ) -> dict[str, Timing]:
-    """Time every candidate once per round, for so many rounds."""
+    """Time every candidate once per round, for so many rounds, every other one backwards.
+
+    Before it is timed it is called once: in use, a frame follows a frame. Otherwise the candidate
+    before it had the caches, and PyTorch's threads may still wait for more of its work.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    order = list(candidates)
     for round_ in tqdm(range(-warm_up, repetitions), unit="round", leave=False):
-        for name, call in candidates.items():
+        for name in order if round_ % 2 == 0 else reversed(order):
+            candidates[name]()
             start = time.perf_counter()
-            call()
+            candidates[name]()
             if round_ >= 0:
                 seconds[name].append(time.perf_counter() - start)
     return {name: Timing(np.asarray(values)) for name, values in seconds.items()}
