@@ -60,8 +60,8 @@ class ExportOptions:
 # its training, `class` and `encdec`): fp32 on ONNX Runtime 0.99999, 0.92, 2e-5; fp16 in PyTorch,
 # which rounds after every operation, 0.9958, 0.86, 3e-3. ONNX Runtime's CPU computes stretches of
 # FP16 in FP32 and looks better than a GPU may (mixed there: 0.9975, 0.88, 2e-3); none was measured
-# on a GPU. What is left in fp32 is poolings that choose another one of equal values, above all in a
-# saturated sky; three of the six frames have 1.0.
+# on a GPU. What is left in fp32 is poolings in which rounding decides (README, Speed): most frames
+# have 1.0, but a flip in a deep one was also seen to take 13 % of a frame's uncertainty with it.
 TOLERANCES = {
     "fp32": {
         "labels": 0.9999,

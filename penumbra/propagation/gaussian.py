@@ -88,6 +88,7 @@ def rectified(mean: Tensor, variance: Tensor) -> Rectified:
 
 
 def _rectified_by_corner(mean: Tensor, variance: Tensor) -> Rectified:
+    """Element by element, so that any part can be computed on its own."""
     std = variance.sqrt()
     at_zero = corner(mean, std)
     shrunk = (at_zero.positive - at_zero.loss).clamp(min=0)
