@@ -4,7 +4,7 @@ SegNet's decoder places each value where its encoder found the maximum. PyTorch'
 that fastest, but TensorRT knows neither MaxPool's `Indices` output nor MaxUnpool. So each function
 here has two forms of one meaning and takes the right one by itself:
 
-- native (training, sampling, propagation): `max_pool2d` with indices, `max_unpool2d`;
+- native (training, sampling, propagation): `max_pool2d`, flat indices, `max_unpool2d`;
 - export (inside `torch.export` and `torch.onnx.export`): the four phases of each 2x2 window as
   strided views, comparisons and a pixel shuffle, all of which TensorRT compiles.
 
