@@ -99,30 +99,23 @@ def log_odds(mean: Tensor, differences: Tensor) -> LogOdds:
 
 def log_odds_of_factors(loadings: Tensor, mean: Tensor, sources: Tensor) -> LogOdds:
     """Of loadings (classes, R), mean scores (N, classes, P) and variances of sources (N, R, P)."""
-    classes = mean.shape[1]
-    others = 1 - torch.eye(classes, dtype=mean.dtype, device=mean.device)
     share = (mean - mean.amax(1, keepdim=True)).exp()
     share = share / share.sum(1, keepdim=True)
-    rest = (others @ share).clamp(min=torch.finfo(mean.dtype).tiny ** 0.4)
-    numbers = torch.arange(classes, dtype=mean.dtype, device=mean.device)[:, None]
+    numbers = torch.arange(mean.shape[1], dtype=mean.dtype, device=mean.device)[:, None]
     first = _first_largest(mean, numbers)
-    sure = first.to(mean.dtype)  # measured from the most probable class, ...
-    unsure = share * (1 - sure)
-    doubt = unsure.sum(1, keepdim=True)
-    start, pull = loadings.mT @ sure, loadings.mT @ unsure
-    away = pull - doubt * start  # ... M is here, small where it is sure, and not a difference
-    middle = start + away
-    spread = loadings.mT.square() @ unsure - start * (2 * pull - doubt * start)
-    weighted = sources * away.square()
-    of_first = weighted.sum(1, keepdim=True)
-    total = (sources * spread).sum(1, keepdim=True) - of_first
+    doubt = torch.where(first, 0.0, share).sum(1, keepdim=True)  # 1 - s_k of the first, as a sum
+    rest = torch.where(first, doubt, 1 - share).clamp(min=torch.finfo(mean.dtype).tiny ** 0.4)
+    middle = loadings.mT @ share  # M
+    away = loadings.mT @ torch.where(first, -doubt, share)  # M - F_k of the first
     drawn = sources * middle
     distance = (
-        loadings.square() @ sources - 2 * loadings @ drawn + (drawn * middle).sum(1, keepdim=True)
+        loadings.square() @ sources - (2 * loadings) @ drawn + (drawn * middle).sum(1, keepdim=True)
     )
-    distance = torch.where(first, of_first, distance)
-    variance = (distance / rest.square()).clamp(min=0)
-    return LogOdds(share, rest, variance, (total / rest - share * variance).clamp(min=0))
+    from_first = (sources * away.square()).sum(1, keepdim=True)
+    distance = torch.where(first, from_first, distance.clamp(min=0))  # Σ_r b_r (F_kr - M_r)²
+    total = (share * distance).sum(1, keepdim=True)
+    drift = distance / rest
+    return LogOdds(share, rest, drift / rest, ((total - share * drift) / rest).clamp(min=0))
 
 
 def _first_largest(mean: Tensor, numbers: Tensor) -> Tensor:
