@@ -7,7 +7,7 @@ from torch import nn
 from penumbra.propagation import Moments, propagate
 
 MEANS = [-12.0, -6.0, -4.0, -2.5, -1.0, -0.3, 0.0, 0.6, 2.0, 5.0, 30.0]
-STDS = [0.01, 0.1, 0.35, 0.69, 0.71, 1.0, 2.0, 7.0, 60.0, 1e4]
+STDS = [0.01, 0.1, 0.35, 0.7, 1.0, 1.09, 1.11, 2.0, 7.0, 60.0, 1e4]
 GRID = [(mean, std) for mean in MEANS for std in STDS]
 
 
@@ -22,19 +22,18 @@ def moments_of(model, gaussian_moments):
 def test_moments_for_every_width(model, size, gaussian_moments):
     """The bounds of rules/logistic.py; tanh is twice as high, and twice as steep."""
     out, expected = moments_of(model, gaussian_moments)
-    assert ((out.mean - expected[:, 0]).abs() <= size * 3e-7 + 1e-12).all()
-    assert ((out.variance - expected[:, 1]).abs() <= size**2 * 1e-6 + 1e-12).all()
+    assert ((out.mean - expected[:, 0]).abs() <= size * 6e-8 + 1e-12).all()
+    assert ((out.variance - expected[:, 1]).abs() <= size**2 * 3e-7 + 1e-12).all()
     assert (out.variance >= 0).all()
 
 
 def test_a_small_variance_keeps_its_digits_where_the_sigmoid_is_flat(gaussian_moments):
     """Far objects have disparities of a percent: nodes, not the difference of the mixture."""
-    mean, std = torch.tensor([-4.5, -3.0], dtype=torch.float64), torch.tensor(0.3).double()
-    out = propagate(nn.Sigmoid())(Moments(mean, std.square().expand(2)))
+    mean, std = torch.tensor([[-4.5, -3.0], [0.3, 0.3]], dtype=torch.float64)
+    out = propagate(nn.Sigmoid())(Moments(mean, std.square()))
     for number, m in enumerate(mean.tolist()):
         expected = gaussian_moments(torch.sigmoid, m, 0.3)[1]
-        # measured 4e-8; seven nodes at the switch (σ = 0.7) reach 4e-5
-        assert out.variance[number].item() == pytest.approx(expected, rel=1e-6)
+        assert out.variance[number].item() == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("form", ["eager", "exporting"])
@@ -44,17 +43,17 @@ def test_single_precision(form, request):
     mean, std = torch.tensor(GRID).unbind(1)
     exact = propagate(nn.Sigmoid())(Moments(mean.double(), std.double().square()))
     out = propagate(nn.Sigmoid())(Moments(mean, std.square()))
-    # seven rounded terms, and 1 - erf where there is no erfc: a few units of 6e-8
+    # ten rounded terms, and 1 - erf where there is no erfc: a few units of 6e-8
     assert ((out.mean - exact.mean).abs() <= 5e-7).all()
     assert ((out.variance - exact.variance).abs() <= 5e-7).all()
     assert torch.isfinite(out.variance).all()
 
 
-FAR = [(m, s) for m in (-14.0, -10.0, -8.6, -6.0, 8.0) for s in (0.71, 1.0, 1.5)]
+FAR = [(m, s) for m in (-14.0, -10.0, -8.6, -6.0, -4.3, 8.0) for s in (0.71, 1.0, 1.11, 1.5)]
 
 
-@pytest.mark.parametrize(("form", "most"), [("double", 1e-4), ("eager", 2e-4), ("exporting", 2e-4)])
-def test_the_tail_keeps_its_digits_at_any_width(form, most, gaussian_moments, request):
+@pytest.mark.parametrize("form", ["double", "eager", "exporting"])
+def test_the_tail_keeps_its_digits_at_any_width(form, gaussian_moments, request):
     """The sky's disparity is 1e-4 of the largest: no less right for that, in a graph either."""
     if form == "exporting":
         request.getfixturevalue("exporting")
@@ -62,11 +61,10 @@ def test_the_tail_keeps_its_digits_at_any_width(form, most, gaussian_moments, re
     out = propagate(nn.Sigmoid())(Moments(mean, std.square()))
     for number, (m, s) in enumerate(FAR):
         expected, variance = gaussian_moments(torch.sigmoid, -abs(m), s)
-        # 8e-5 by the nodes at σ = 1.5; in single precision the exponent's rounding, 14 · 6e-8,
-        # and the mixture's where it is taken (|μ| < 5σ), 3e-8 of 1e-4
-        assert out.std[number].item() == pytest.approx(variance**0.5, rel=most)
+        # 3e-5 where the mixture begins: its 5e-8 of a variance of 1e-3
+        assert out.std[number].item() == pytest.approx(variance**0.5, rel=4e-5)
         if m < 0:
-            assert out.mean[number].item() == pytest.approx(expected, rel=most)
+            assert out.mean[number].item() == pytest.approx(expected, rel=4e-5)
 
 
 def test_gradients_are_finite_everywhere():
