@@ -120,8 +120,8 @@ def walk_of(
     folded: bool = True,
     variance: str = "truthful",
 ) -> Propagated:
-    """The walk through what is exported of a network: its gains set, its batch norms `folded`."""
-    from penumbra.export.folding import fold_batch_norms
+    """The walk through what is exported of a network: its gains set, `folded` into fewer steps."""
+    from penumbra.export.folding import fold_batch_norms, narrow_convolutions
     from penumbra.export.frame import frame_of
     from penumbra.propagation import propagate
     from penumbra.propagation.calibration import calibrated
@@ -132,7 +132,11 @@ def walk_of(
         _silence_all_but_the_last(walk)
     if folded:
         walk = fold_batch_norms(walk)
-    return calibrated(walk, gains) if gains else walk
+    if gains:
+        walk = calibrated(walk, gains)
+    if folded:  # last, for gains are of all outputs
+        narrow_convolutions(walk)
+    return walk
 
 
 def walk_of_bundle(bundle: Bundle, model: nn.Module, folded: bool = True) -> Propagated:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 import penumbra
 from penumbra.bundle import Bundle, write_bundle
@@ -24,7 +23,6 @@ from penumbra.export.graph import to_bytes, to_onnx
 from penumbra.export.operators import refuse_unsupported
 from penumbra.export.precision import mean_in_half
 from penumbra.models import WEIGHTS, build_model, load_model, read_header
-from penumbra.propagation import Moments
 from penumbra.propagation.registry import diagonal
 from penumbra.propagation.tracing import is_noise
 
@@ -253,27 +251,16 @@ def _variance(options: ExportOptions, is_calibrated: bool) -> str:
     return "diagonal" if options.softmax == "jacobian" else "class covariance"
 
 
-class _Exact(nn.Module):
-    """A network without noise, with results in the form of a propagated one."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, image: torch.Tensor) -> Any:
-        return tree_map(Moments, self.network(image))
-
-
 def plain_bundle(bundle: Bundle, out: Path | str) -> Bundle:
     """The same network without its noise: what uncertainty is compared with when it is timed."""
     header = read_header(bundle.weights_file)
     architecture = header["architecture"]
     model = build_model(architecture, header["config"] | {"dropout": "none"}).eval()
     model.load_state_dict(load_model(bundle.weights_file).state_dict())
-    _, _, head = frame_of(architecture)
     image = bundle.input
     options = ExportOptions(image.height, image.width, image.channel_order)
-    frame = _around(_Exact(head(model)), model, architecture, options, torch.float32)
+    walk = walk_of(model, architecture, options.relu, options.softmax)  # without noise: exact
+    frame = _around(walk, model, architecture, options, torch.float32)
     manifest = {k: v for k, v in bundle.manifest.items() if k not in ("schema", "files")}
     manifest |= {"name": f"{bundle.name}-plain", "precision": options.precision}
     graph = export_graph(frame, options)
