@@ -18,11 +18,10 @@ _FAR = 30.0
 
 
 class Rectified(NamedTuple):
-    """Mean and variance of max(0, X) and the probability that X is positive."""
+    """Mean and variance of max(0, X)."""
 
     mean: Tensor
     variance: Tensor
-    positive: Tensor
 
 
 def upper_tail(a: Tensor) -> Tensor:
@@ -92,7 +91,7 @@ def _rectified_by_corner(mean: Tensor, variance: Tensor) -> Rectified:
     std = variance.sqrt()
     at_zero = corner(mean, std)
     shrunk = (at_zero.positive - at_zero.loss).clamp(min=0)
-    return Rectified(mean.clamp(min=0) + std * at_zero.lift, variance * shrunk, at_zero.positive)
+    return Rectified(mean.clamp(min=0) + std * at_zero.lift, variance * shrunk)
 
 
 def _rectified_in_few_operations(mean: Tensor, variance: Tensor) -> Rectified:
@@ -108,9 +107,8 @@ def _rectified_in_few_operations(mean: Tensor, variance: Tensor) -> Rectified:
     half = 0.5 * torch.erf(u)
     magnitude = mean.abs()
     lift = std * torch.exp(-(u * u)) * (0.5 / math.sqrt(math.pi)) - magnitude * (0.5 - half.abs())
-    positive = 0.5 + half
-    spread = variance * positive - lift * (magnitude + lift)
-    return Rectified(mean.clamp(min=0) + lift, spread.clamp(min=0), positive)
+    spread = variance * (0.5 + half) - lift * (magnitude + lift)
+    return Rectified(mean.clamp(min=0) + lift, spread.clamp(min=0))
 
 
 def quadrature(

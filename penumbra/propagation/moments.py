@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,8 +23,8 @@ class Moments:
 
     # No field, but a note of arithmetic: (z, a) where this is a·z plus a constant.
     origin = None
-    # Another note: the median of each element where it is known and differs from the mean.
-    median = None
+    # Another note: how to get the median of each element where it differs from the mean.
+    median: ClassVar[Callable[[], Tensor] | None] = None
 
     @property
     def std(self) -> Tensor:
@@ -35,7 +36,7 @@ class Moments:
     @property
     def typical(self) -> Tensor:
         """What most samples are near: the median where it is known to differ, or the mean."""
-        return self.mean if self.median is None else self.median
+        return self.mean if self.median is None else self.median()
 
     def diagonal(self) -> Moments:
         """The same moments with nothing but the variance of each element kept."""

@@ -39,9 +39,8 @@ def relu_moment(x: Moments, inplace: bool = False) -> Moments:
 
     Its median, max(0, μ), is noted: it says what most samples do, in particular nothing.
     """
-    rectification = rectified(x.mean, x.variance)
-    result = Moments(rectification.mean, rectification.variance)
-    object.__setattr__(result, "median", x.mean.clamp(min=0))
+    result = Moments(*rectified(x.mean, x.variance))
+    object.__setattr__(result, "median", lambda: x.mean.clamp(min=0))
     return result
 
 

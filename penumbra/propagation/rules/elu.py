@@ -73,12 +73,13 @@ def _moment(x: Moments, alpha: float, scale: float = 1.0, rate: float = 1.0) -> 
     mean, variance = x.mean.to(exact), x.variance.to(exact)
     positive_part = rectified(mean, variance)
     std = variance.sqrt()
-    negative = 1 - positive_part.positive
+    negative = upper_tail(standardized(mean, std))
+    positive = 1 - negative
     first = _exponential_below_zero(mean, variance, std, rate)
     second = _exponential_below_zero(mean, variance, std, 2 * rate)
     dip = first - negative
-    spread = second - first.square() - 2 * first * positive_part.positive
-    spread = spread + negative * positive_part.positive
+    spread = second - first.square() - 2 * first * positive
+    spread = spread + negative * positive
     var = positive_part.variance + alpha**2 * spread - 2 * alpha * positive_part.mean * dip
     narrow = _narrow(mean, variance, alpha, rate)
     # What was exported is computed in single precision, or has `_erfcx`, which is no better.

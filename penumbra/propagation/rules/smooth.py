@@ -77,7 +77,7 @@ class Smooth:
             first = first + share * (below + above)
             second = second + share * (r * below + (r + 2 * node) * above)
         first, second = first / std, second / std
-        limit, variance, _ = rectified(x.mean, x.variance)
+        limit, variance = rectified(x.mean, x.variance)
         variance = variance + second - first * (2 * limit + first)  # E[f²] - E[f]²
         return Moments(limit + first, variance.clamp(min=0))
 
