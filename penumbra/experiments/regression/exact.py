@@ -29,6 +29,16 @@ from penumbra.experiments.regression.prediction import Gaussian, propagated
 # density is repeated after 2π FREQUENCIES / 6.5 √τ = 186 noise deviations, where nothing is left.
 FREQUENCIES = 192
 _REACH = 6.5
+LEFT = 0.01  # probability of the masks that are not enumerated
+
+
+def enough(rate: float, features: int) -> int:
+    """How many inputs at a time have to be dropped to have all masks but those of `LEFT`."""
+    left, most = 1.0, -1
+    while left > LEFT:
+        most += 1
+        left -= math.comb(features, most) * rate**most * (1 - rate) ** (features - most)
+    return most
 
 
 def enumerated(model: nn.Sequential, x: Tensor, most: int = 1) -> Gaussian:
@@ -53,7 +63,7 @@ def exact_log_likelihood(
     """What Monte Carlo's log-likelihood tends to, of each row, in units of the network's output.
 
     Masks with more than `most` dropped inputs have the propagated Gaussian: 0.3 % of them at rate
-    0.005 and 16 inputs.
+    0.005 and 16 inputs, if that is one.
     """
     rate, bias = model[0].p, model[4].bias.double()
     left, total = 1.0, torch.zeros(len(x)).double()

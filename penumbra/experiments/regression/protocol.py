@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from penumbra.experiments.regression.data import RegressionSet, Scaled
-from penumbra.experiments.regression.exact import enumerated, exact_log_likelihood
+from penumbra.experiments.regression.exact import enough, enumerated, exact_log_likelihood
 from penumbra.experiments.regression.prediction import (
     Gaussian,
     Mixture,
@@ -75,9 +75,8 @@ def exact(
 ) -> dict[str, list[float]]:
     """The networks that `measure` chose (trained anew) without linearisation or a Gaussian."""
     points = torch.tensor(part["grid"])[torch.tensor(part["chosen"])[:, :1]]
-    found: dict[str, list[float]] = {
-        name: [] for name in ("enumerated_ll", "enumerated_variance", "exact_ll")
-    }
+    names = ("enumerated_ll", "enumerated_variance", "exact_ll")
+    found: dict[str, list[float]] = {name: [] for name in names}
     with torch.no_grad():
         stack, rows = _final(data, points, settings, bar)
         for i in bar(range(len(data.splits)), "exact likelihood"):
@@ -86,10 +85,12 @@ def exact(
             y = torch.from_numpy((data.y[test] - scale.y_mean) / scale.y_std)
             tau = float(points[i, OURS, 1]) * scale.y_std**2
             model, unit = stack.network(i, OURS), math.log(scale.y_std)
-            moments = enumerated(model, x)
+            most = enough(float(points[i, OURS, 0]), x.shape[1])
+            moments = enumerated(model, x, most)
             found["enumerated_ll"].append(float(moments.log_likelihood(y, tau).mean()) - unit)
             found["enumerated_variance"].append(float(moments.variance.mean()) * scale.y_std**2)
-            found["exact_ll"].append(float(exact_log_likelihood(model, x, y, tau).mean()) - unit)
+            likelihood = exact_log_likelihood(model, x, y, tau, most)
+            found["exact_ll"].append(float(likelihood.mean()) - unit)
     return found
 
 

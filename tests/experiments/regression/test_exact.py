@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from penumbra.experiments.regression.exact import enumerated, exact_log_likelihood
+from penumbra.experiments.regression.exact import enough, enumerated, exact_log_likelihood
 from penumbra.experiments.regression.prediction import Mixture
 from penumbra.montecarlo import monte_carlo
 
@@ -106,3 +106,15 @@ def test_sampling_tends_to_it(model, rows):
     tolerance = 4 * math.sqrt(10 / 100_000)
     exact = exact_log_likelihood(model, x, y, TAU, most=3)
     torch.testing.assert_close(mixture.log_likelihood(), exact, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("rate", "features", "most"), [(0.005, 16, 1), (0.05, 13, 3), (0.5, 3, 3)])
+def test_so_many_drops_leave_less_than_a_hundredth_of_the_masks(rate, features, most):
+    def left(count):
+        drops = range(count + 1)
+        return 1 - sum(
+            math.comb(features, k) * rate**k * (1 - rate) ** (features - k) for k in drops
+        )
+
+    assert enough(rate, features) == most
+    assert left(most) <= 0.01 < left(most - 1)
