@@ -87,10 +87,10 @@ class Frame(nn.Module):
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         # Converted first: TensorRT has uint8 at its borders only.
         x = image.to(torch.float32).permute(2, 0, 1).unsqueeze(0)
-        if self.to_rgb is not None:
-            x = x.index_select(1, self.to_rgb)
         if self.size is not None:
             x = F.interpolate(x, self.size, mode="bilinear", align_corners=False)
+        if self.to_rgb is not None:
+            x = x.index_select(1, self.to_rgb)
         x = (x - self.mean) / self.std
         return self.outputs(self.propagated(x.to(self.dtype)), image)
 
