@@ -49,6 +49,8 @@ class Options:
     variance: str = "truthful"
     size: tuple[int, int] = (192, 256)  # of a view: height, width
     scales: tuple[float, float] = (0.6, 1.3)
+    strange: float = 0.0  # share of the views that are made like nothing the network has seen
+    rate: float = 0.03  # of the descent
 
     def __post_init__(self) -> None:
         if self.samples < 2 or self.steps < 10 or self.views < 2:
@@ -56,6 +58,8 @@ class Options:
                 f"{self.views} views, {self.samples} samples, {self.steps} steps: at least 2, 2 "
                 "and 10 are needed"
             )
+        if not 0 <= self.strange <= 1:
+            raise PenumbraError(f"--strange is {self.strange:g}: give a share, 0 to 1")
 
 
 def calibrate(
@@ -63,12 +67,14 @@ def calibrate(
     pictures: Sequence[np.ndarray],
     options: Options,
     progress: Progress = lambda work, _: work,
+    start: tuple[dict[str, Tensor], dict[str, Any]] | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Fit a network's gains to Monte Carlo on views of `pictures` (RGB); returns them and facts.
 
     A view is a random part of a picture in other light, as in training; of a network with a size
     of its own it is the whole picture. An eighth of the views is not fitted to: on them the facts
-    tell the relative error and the ratio of the standard deviation, before and after.
+    tell the relative error and the ratio of the standard deviation, before and after. `start` is an
+    earlier calibration (see `load_calibration`) to go on with.
     """
     import torch
 
@@ -86,15 +92,18 @@ def calibrate(
     ]
     kept = max(1, round(len(examples) * (1 - _HELD_OUT)))
     judged = examples[kept:] or examples
+    began, earlier = start or (None, None)
     with torch.no_grad():
-        before = _likeness(walk, judged)
+        before = _likeness(calibrated(walk, began) if began else walk, judged)
     gains = fit_gains(
         walk,
         examples[:kept],
         options.steps,
+        options.rate,
         seed=options.seed,
         result=_last,
         progress=lambda work: progress(work, "fitting"),
+        start=began,
     )
     with torch.no_grad():
         after = _likeness(calibrated(walk, gains), judged)
@@ -107,6 +116,7 @@ def calibrate(
         "pictures_sha256": digest.hexdigest(),
         "std_relative_error": {"before": before[0], "after": after[0]},
         "std_ratio": {"before": before[1], "after": after[1]},
+        **({"began_with": earlier} if earlier else {}),
     }
     return gains, facts
 
@@ -223,7 +233,7 @@ def _views(
     import cv2
     import numpy as np
 
-    from penumbra.training.augmentation import jitter, random_view
+    from penumbra.training.augmentation import estranged, jitter, random_view
 
     random = np.random.default_rng(options.seed)
     own = model.config.get("size")
@@ -231,9 +241,11 @@ def _views(
         picture = pictures[int(random.integers(len(pictures)))]
         if own is None:
             blank = np.zeros(picture.shape[:2], np.uint8)
-            yield random_view(picture, blank, options.size, options.scales, random)[0]
+            view = random_view(picture, blank, options.size, options.scales, random)[0]
         else:
-            yield jitter(cv2.resize(picture, (own[1], own[0])), random)
+            view = jitter(cv2.resize(picture, (own[1], own[0])), random)
+        is_strange = options.strange > 0 and random.random() < options.strange
+        yield estranged(view, random) if is_strange else view
 
 
 def _example(model: nn.Module, view: np.ndarray, samples: int, seed: int) -> Example:

@@ -181,6 +181,26 @@ def test_a_bundle_is_exported_again(tmp_path, capsys):
     assert CALIBRATION in after.manifest["files"]
 
 
+@pytest.mark.slow
+def test_it_goes_on_with_the_gains_that_are_there(checkpoint, tmp_path, capsys):
+    save_model(load_model(checkpoint), tmp_path / "run")
+    earlier = load_calibration(checkpoint)
+    (tmp_path / "pictures").mkdir()
+    cv2.imwrite(str(tmp_path / "pictures" / "0.png"), street(200, 260))
+    words = ["calibrate", str(tmp_path / "run"), "--images", str(tmp_path / "pictures")]
+    words += ["--views", "2", "--samples", "4", "--steps", "10", "--strange", "1", "--go-on"]
+    assert main(words) != 0
+    assert "run has no calibration to go on with" in capsys.readouterr().err
+    save_calibration(tmp_path / "run", *earlier)
+    # Steps of no length: what is found is what it began with, but for the level of the mean.
+    assert main([*words, "--rate", "1e-12"]) == 0
+    gains, facts = load_calibration(tmp_path / "run")
+    assert facts["began_with"] == earlier[1] and facts["strange"] == 1
+    assert facts["std_relative_error"]["before"] < 0.7  # not that of an uncalibrated network
+    inner = next(name for name in gains if "classifier" not in name)
+    torch.testing.assert_close(gains[inner], earlier[0][inner], rtol=1e-6, atol=0)
+
+
 def test_a_broken_calibration_is_named(tmp_path):
     save_model(network("encdec"), tmp_path)
     (tmp_path / CALIBRATION).write_bytes(b"not a calibration")
@@ -194,5 +214,7 @@ def test_mistakes_are_told_before_any_work(tmp_path, capsys):
     assert "nowhere: give one with pictures" in capsys.readouterr().err
     with pytest.raises(PenumbraError, match="at least 2, 2 and 10"):
         Options(samples=1)
+    with pytest.raises(PenumbraError, match="--strange is 1.5: give a share"):
+        Options(strange=1.5)
     with pytest.raises(PenumbraError, match="no pictures"):
         calibrate(tmp_path, [], QUICK)

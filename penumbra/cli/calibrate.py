@@ -4,8 +4,10 @@ Behind several dropouts the elements of a layer vary together, which variance pr
 see: its result is far too small. This command samples the network on views of pictures like those
 it will meet (not those it is judged by), fits one gain for each pair of channels, and writes them
 as calibration.safetensors beside the weights. `penumbra export` folds them into the variance's
-kernels: on the vehicle nothing is added. A bundle is exported again at once; its thresholds for
-alerts, which were measured with another uncertainty, are dropped.
+kernels: on the vehicle nothing is added. With --strange a share of the views is made noisy, dark,
+hazy, blurred or put in disorder, so that the size is right where the network is out of its depth as
+well; --go-on begins with the gains that are there. A bundle is exported again at once; its
+thresholds for alerts, which were measured with another uncertainty, are dropped.
 """
 
 from __future__ import annotations
@@ -35,6 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}", type=int, default=default, help=f"{text} (default {default})"
         )
+    for name, text in (
+        ("strange", "share of the views that are made unlike any the network was trained on"),
+        ("rate", "of the descent"),
+    ):
+        default = getattr(Options, name)
+        parser.add_argument(
+            f"--{name}", type=float, default=default, help=f"{text} (default {default:g})"
+        )
+    parser.add_argument("--go-on", action="store_true", help="begin with the gains that are there")
     parser.add_argument(
         "--relu", choices=("moment", "jacobian"), default=Options.relu, help="as at the export"
     )
@@ -57,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from penumbra.bags.frames import Stretch
     from penumbra.bags.pictures import images_drive
     from penumbra.bundle import MANIFEST
-    from penumbra.calibration import calibrate, save_calibration
+    from penumbra.calibration import calibrate, load_calibration, save_calibration
 
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
@@ -70,7 +81,12 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.seed,
         arguments.relu,
         variance=arguments.variance,
+        strange=arguments.strange,
+        rate=arguments.rate,
     )
+    start = load_calibration(arguments.checkpoint, arguments.variance) if arguments.go_on else None
+    if arguments.go_on and start is None:
+        raise PenumbraError(f"{arguments.checkpoint} has no calibration to go on with")
     drive = images_drive(arguments.images, Stretch())
     pictures = [cv2.cvtColor(frame.image, cv2.COLOR_BGR2RGB) for frame in drive.frames]
     totals = {"Monte Carlo": options.views, "fitting": options.steps}
@@ -79,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         pictures,
         options,
         lambda work, what: tqdm(work, desc=what, total=totals[what], unit="step", mininterval=1),
+        start,
     )
     folder = arguments.checkpoint
     folder = folder.parent if folder.is_file() else folder
@@ -91,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     error, ratio = facts["std_relative_error"], facts["std_ratio"]
     print(
         f"standard deviation against {options.samples} samples, on views that were not fitted to: "
-        f"{error['before']:.1%} off, {ratio['before']:.2f} times as large; calibrated "
+        f"{error['before']:.1%} off, {ratio['before']:.2f} times as large; now "
         f"{error['after']:.1%} off, {ratio['after']:.2f} times\n{file}: written"
     )
     return 0

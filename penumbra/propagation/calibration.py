@@ -2,7 +2,8 @@
 
 The walk is differentiable, so its gains are fitted as any network is trained: by descent on what
 matters, the mean and the standard deviation of the model's own output. All layers are fitted at
-once. They begin with 1, which is the diagonal propagation of the paper.
+once. They begin with 1, which is the diagonal propagation of the paper, or with what an earlier fit
+has found.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def fit_gains(
     seed: int = 0,
     result: Callable[[Any], Moments] = lambda output: output,
     progress: Callable[[Iterable], Iterable] = iter,
+    start: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Gains by layer, for `calibrated`; `walk` has them when this returns.
 
@@ -81,8 +83,9 @@ def fit_gains(
     Args:
         result: picks what was sampled from what the walk returns.
         progress: may wrap the steps in a bar.
+        start: gains of the same model to begin with.
     """
-    initial = _initial(walk)
+    initial = _initial(walk) | dict(start or {})
     if not initial:
         raise PropagationError("no affine layer stands behind noise: there is nothing to calibrate")
     moves = {name: torch.zeros_like(start, requires_grad=True) for name, start in initial.items()}

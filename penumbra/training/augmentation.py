@@ -1,4 +1,7 @@
-"""Random views of a labelled image: scale, crop, mirror, light and colour, in a millisecond."""
+"""Random views of a labelled image: scale, crop, mirror, light and colour, in a millisecond.
+
+And views that are like no image that a network was trained on (`estranged`).
+"""
 
 from __future__ import annotations
 
@@ -46,3 +49,45 @@ def jitter(image: np.ndarray, random: np.random.Generator, strength: float = 1.0
     lit = cv2.LUT(image, table[None])
     grey = cv2.cvtColor(cv2.cvtColor(lit, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
     return cv2.addWeighted(lit, saturation, grey, 1.0 - saturation, 0.0)
+
+
+def estranged(view: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """A view as a network has not been trained on: noisy, dark, hazy, blurred or in disorder."""
+    change = (_noisy, _dark, _hazy, _blurred, _disordered)[int(random.integers(5))]
+    return np.clip(change(view, random) + 0.5, 0, 255).astype(np.uint8)
+
+
+def _noisy(view: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    return view + random.normal(0, random.uniform(4, 25), view.shape)
+
+
+def _dark(view: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    return view * random.uniform(0.15, 0.6)
+
+
+def _hazy(view: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Mixed with grey, more of it at the top or at the bottom."""
+    seen = np.linspace(*random.uniform(0.1, 1, 2), len(view))[:, None, None]
+    return view * seen + random.uniform(120, 240) * (1 - seen)
+
+
+def _blurred(view: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    return cv2.GaussianBlur(view.astype(np.float32), (0, 0), random.uniform(1, 4))
+
+
+def _disordered(view: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Parts of the picture in other places, some upside down, some turned."""
+    height, width = view.shape[:2]
+    count = int(random.integers(2, 5))
+    rows, columns = height // count, width // count
+    result = view.astype(np.float32)
+    for _ in range(count**2):
+        top, to_top = (int(v) for v in random.integers(height - rows + 1, size=2))
+        left, to_left = (int(v) for v in random.integers(width - columns + 1, size=2))
+        part = view[top : top + rows, left : left + columns]
+        if random.random() < 0.5:
+            part = part[::-1]
+        if random.random() < 0.5:
+            part = cv2.resize(np.rot90(part), (columns, rows))
+        result[to_top : to_top + rows, to_left : to_left + columns] = part
+    return result

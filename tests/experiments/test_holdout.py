@@ -49,12 +49,21 @@ def test_figures_are_those_of_their_definition(small, small_data, tmp_path):
     network, knowing = load(small["without"]), load(small["all"])
     found = [read(path) for path in frames(small_data / "camvid", 1)]
     maps = [propagated(knowing, "ours", frame)[0].std for frame in found]
+    own = [propagated(knowing, "ours", frame)[0].labels for frame in found]
     for number, name in enumerate(CLASSES):
         there = [std[frame.label == number] for frame, std in zip(found, maps, strict=True)]
         # Sums of float32 maps in double precision.
         assert result["uncertainty"]["all"][name] == pytest.approx(
             np.concatenate(there).mean(), rel=1e-5
         )
+        right = [std[(frame.label == number) & (labels == number)]
+                 for frame, std, labels in zip(found, maps, own, strict=True)]  # fmt: skip
+        assert result["right"][name] == sum(map(len, right))
+        if result["right"][name]:
+            assert result["uncertainty_where_right"]["all"][name] == pytest.approx(
+                np.concatenate(right).mean(), rel=1e-5
+            )
+    assert any(result["right"].values())
     chosen = found[::2]
     labels = np.stack([frame.label for frame in chosen])
     known = labels != 255
@@ -77,6 +86,8 @@ def test_withheld_classes_have_the_largest_increase_or_not():
         "samples": 50, "frames": 47, "sampled_frames": 16, "share": 0.01,
         "withheld": list(WITHHELD), "variance": {"without": "diagonal", "all": "calibrated"},
         "uncertainty": {"all": every, "without": without},
+        "uncertainty_where_right": {"all": every, "without": without},
+        "pixels": dict.fromkeys(CLASSES, 100), "right": dict.fromkeys(CLASSES, 40),
         "detection": dict.fromkeys(holdout.SCORES, figures),
     }  # fmt: skip
     order = holdout.increases(result)

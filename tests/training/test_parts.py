@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from penumbra.training.augmentation import jitter, random_view
+from penumbra.training.augmentation import estranged, jitter, random_view
 from penumbra.training.ema import Average
 from penumbra.training.losses import frequency_weights
 from penumbra.training.metrics import IGNORE, Confusion, Reliability
@@ -122,6 +122,21 @@ def test_what_lies_outside_the_image_is_ignored():
     label = np.zeros((20, 20), np.uint8)
     _, marks = random_view(coloured(label), label, (64, 64), (1.0, 1.0), np.random.default_rng(0))
     assert (marks == IGNORE).sum() == 64 * 64 - 20 * 20
+
+
+def test_estranged_views_are_pictures_of_the_same_size_and_come_again():
+    image = np.random.default_rng(0).integers(0, 256, (60, 81, 3), dtype=np.uint8)
+    before = image.copy()
+    found = [estranged(image, np.random.default_rng(seed)) for seed in range(40)]
+    for seed, view in enumerate(found):
+        assert view.shape == image.shape and view.dtype == np.uint8
+        assert not np.array_equal(view, image)
+        np.testing.assert_array_equal(view, estranged(image, np.random.default_rng(seed)))
+    np.testing.assert_array_equal(image, before)
+    # Every kind of change is among forty: dark ones, and such that keep the values in other places.
+    assert min(view.mean() for view in found) < 0.5 * image.mean()
+    assert any(abs(view.std() - image.std()) < 2 and abs(view.mean() - image.mean()) < 2
+               for view in found)  # fmt: skip
 
 
 def test_jitter_of_strength_zero_changes_nothing():
