@@ -163,6 +163,6 @@ def draw(result: dict[str, Any]) -> Figure:
                      label="same cost as ours, the paper's ReLU")  # fmt: skip
         axes.set(xscale="log", yscale="log", title=title, xlabel="samples of Monte Carlo")
         axes.set_ylabel(f"mean absolute difference\nto {TRUTH:,} samples, 1,000 $")
-    right.legend(fontsize=8)
+    right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize=8)
     figure.suptitle(f"Boston Housing, 20 splits, dropout rate {SHOWN}")
     return figure

@@ -208,7 +208,8 @@ def _words(result: dict[str, Any]) -> str:
         "(kurtosis; 3 is a Gaussian's), and even Monte Carlo's own mean and variance are less "
         "likely as a Gaussian than its samples are. That the characteristic function mends, a "
         "product over the hidden units (without a Gaussian, to be held against Monte Carlo's). "
-        "Where samples are too narrow for the errors made (yacht), the Gaussian is the better one."
+        "Where samples are too narrow for the errors made (yacht), the Gaussian is the better one, "
+        "and so is what has it for the 1 % of masks that are left."
     )
 
 

@@ -130,8 +130,8 @@ def write_report(out: Path, records: Sequence[dict[str, Any]], panels: bool = Tr
         "```",
         "",
         f"Made on {where['processor']}, {where['cores']} cores, {records[0]['threads']} thread(s), "
-        f"Python {where['python']}, {versions}; seed {seed} for all draws. Each folder has "
-        "`result.json` with every figure behind its table.",
+        f"Python {where['python']}, {versions}; seed {seed} for all draws. Beside each picture the "
+        "command writes `result.json`, with every figure behind the table.",
     ]
     for record in records:
         name = record["experiment"]
