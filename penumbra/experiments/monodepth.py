@@ -201,7 +201,8 @@ def _draw_samples(axes: Any, result: dict[str, Any]) -> None:
         axis.set_major_formatter(FormatStrFormatter("%g"))
     other.grid(visible=False)
     lines = [*axes.get_lines(), *other.get_lines()]
-    other.legend(lines, [str(line.get_label()) for line in lines], fontsize=7, loc="upper center")
+    other.legend(lines, [str(line.get_label()) for line in lines], fontsize=7, loc="upper center",
+                 bbox_to_anchor=(0.5, -0.15), ncols=2)  # fmt: skip
 
 
 def panel(setting: Setting, result: dict[str, Any]) -> Figure:
