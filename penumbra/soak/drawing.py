@@ -50,7 +50,7 @@ def _figure(record: Record, style: Any) -> Any:
     counts.set(ylabel="count", xlabel=f"time [{unit}]", ylim=(0, 1.15 * top))
     for axes in (memory, latency, counts):
         axes.set_xlim(0, max(record.seconds / scale, 1e-9))
-        axes.legend(loc="lower right", ncols=3)
+        axes.legend(loc="upper right" if axes is latency else "lower right", ncols=3)
         axes.axvspan(0, record.seconds / scale / 10, color=style.GREY, alpha=0.12, linewidth=0)
     return figure
 
