@@ -74,7 +74,7 @@ def corner(mean: Tensor, std: Tensor) -> Corner:
 def _mirrored(tail: Tensor, z: Tensor, whole: float) -> Tensor:
     """`tail` where z is not positive, and what is missing from `whole` where it is.
 
-    In eager PyTorch torch.where takes as long as ten multiplications.
+    In eager PyTorch torch.where takes as long as twenty multiplications.
     """
     if torch.compiler.is_exporting():
         return torch.where(z > 0, whole - tail, tail)
