@@ -28,8 +28,8 @@ how far a class varies against it,
 
     v_k = d_k / (1 - s_k)²,     ρ_k = Σ_j s_j d_j / (1 - s_k) - s_k v_k,
 
-which are v and ρ of above in other words, less than a third of the work for 11 classes. What is divided by
-a small 1 - s_k, that of a sure class, is measured from that class and not from zero.
+which are v and ρ of above in other words, less than a third of the work for 11 classes. What is
+divided by a small 1 - s_k, that of a sure class, is measured from that class and not from zero.
 
 What was tried: a quarter-width SegNet (trained with other dropout, mIoU 0.27) with one dropout
 before its classifier; four CamVid test frames, every fifth pixel each way (the rule chosen, at rate
