@@ -60,6 +60,8 @@ class Options:
             )
         if not 0 <= self.strange <= 1:
             raise PenumbraError(f"--strange is {self.strange:g}: give a share, 0 to 1")
+        if not 0 < self.rate < float("inf"):
+            raise PenumbraError(f"--rate is {self.rate:g}: give a number above 0")
 
 
 def calibrate(
@@ -83,6 +85,14 @@ def calibrate(
 
     if not pictures:
         raise PenumbraError("no pictures to calibrate on")
+    began, earlier = start or (None, {})
+    for name in ("relu", "softmax"):  # gains are right for the rules that they were fitted with
+        asked = getattr(options, name)
+        if earlier.get(name, asked) != asked:
+            raise PenumbraError(
+                f"the calibration to go on with was fitted with {name}={earlier[name]!r}, not "
+                f"{asked!r}: ask for the same, or begin anew"
+            )
     architecture = read_header(checkpoint)["architecture"]
     model = load_model(checkpoint)
     walk = walk_of(model, architecture, options.relu, options.softmax, variance=options.variance)
@@ -92,7 +102,6 @@ def calibrate(
     ]
     kept = max(1, round(len(examples) * (1 - _HELD_OUT)))
     judged = examples[kept:] or examples
-    began, earlier = start or (None, None)
     with torch.no_grad():
         before = _likeness(calibrated(walk, began) if began else walk, judged)
     gains = fit_gains(

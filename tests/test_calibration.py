@@ -216,5 +216,10 @@ def test_mistakes_are_told_before_any_work(tmp_path, capsys):
         Options(samples=1)
     with pytest.raises(PenumbraError, match="--strange is 1.5: give a share"):
         Options(strange=1.5)
+    for rate in (0.0, -1.0, float("nan")):
+        with pytest.raises(PenumbraError, match="--rate is .*above 0"):
+            Options(rate=rate)
+    with pytest.raises(PenumbraError, match="fitted with relu='jacobian', not 'moment'"):
+        calibrate(tmp_path, [street(96, 128)], QUICK, start=({}, {"relu": "jacobian"}))
     with pytest.raises(PenumbraError, match="no pictures"):
         calibrate(tmp_path, [], QUICK)

@@ -20,7 +20,8 @@ def splits(**changed):
     return usual | changed
 
 
-_EXACT = {"enumerated_ll": [-3.0, -3.4], "exact_ll": [-1.0, -1.2], "cpu_seconds": 60}
+_EXACT = {"enumerated_ll": [-3.0, -3.4], "exact_ll": [-1.0, -1.2],
+          "enumerated_variance": [0.7, 0.7], "cpu_seconds": 60}  # fmt: skip
 
 
 def judged(name="bostonHousing", **changed):
@@ -70,6 +71,7 @@ def test_table_and_figure_have_every_set(monkeypatch):
         assert text.count(f"| {row.title} |") == 4
     assert "3.13 ± 0.22" in text  # the paper's
     assert text.count("| -3.20 ± 0.20 |") == text.count("| -1.10 ± 0.10 |") == len(PAPER)
+    assert text.count("| 1.00 | 1.00 | 0.70 |") == len(PAPER)  # variance / MC's, in three ways
     assert "took 18 minutes" in text  # a minute for every set, and one without a Gaussian
     assert "targets within" not in text  # kept from before it was counted
     counted = {f"{who}_coverage": [[0.4, 0.6, 0.8, 0.9], [0.6, 0.7, 0.9, 1.0]]
