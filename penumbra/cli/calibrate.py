@@ -5,9 +5,9 @@ see: its result is far too small. This command samples the network on views of p
 it will meet (not those it is judged by), fits one gain for each pair of channels, and writes them
 as calibration.safetensors beside the weights. `penumbra export` folds them into the variance's
 kernels: on the vehicle nothing is added. With --strange a share of the views is made noisy, dark,
-hazy, blurred or put in disorder, so that the size is right where the network is out of its depth as
-well; --go-on begins with the gains that are there. A bundle is exported again at once; its
-thresholds for alerts, which were measured with another uncertainty, are dropped.
+hazy, blurred, enlarged, recoloured or put in disorder, so that the size is right where the network
+is out of its depth as well; --go-on begins with the gains that are there. A bundle is exported
+again at once; its thresholds for alerts, which were measured with another uncertainty, are dropped.
 """
 
 from __future__ import annotations

@@ -76,9 +76,10 @@ def fit_gains(
 
     Each step takes one example and descends on
 
-        |σ̂ - σ| + |σ̂' - σ'| + |μ̂ - μ|,    each averaged over the picture, over the mean of σ,
+        |σ̂ - σ| + |σ̂' - σ'| + |σ̂" - σ"| + |μ̂ - μ|,    averaged over the picture, over σ",
 
-    where σ' is the mean of σ over dimension 1 (the classes), which is what is published.
+    where σ' is the mean of σ over dimension 1 (the classes), which is what is published, and σ" its
+    mean over the whole example, by which pictures are told from each other.
 
     Args:
         result: picks what was sampled from what the walk returns.
@@ -146,8 +147,9 @@ def _distance(found: Moments, mean: Tensor, std: Tensor) -> Tensor:
     found_std = (found.variance + 1e-12 * std.square().mean()).sqrt()
     of_std = (found_std - std).abs().mean()
     of_map = (found_std.mean(1) - std.mean(1)).abs().mean()
+    of_size = (found_std.mean() - std.mean()).abs()
     of_mean = (found.mean - mean).abs().mean()
-    return (of_std + of_map + of_mean) / std.mean()
+    return (of_std + of_map + of_size + of_mean) / std.mean()
 
 
 def _initial(walk: Propagated) -> dict[str, Tensor]:

@@ -52,8 +52,10 @@ def jitter(image: np.ndarray, random: np.random.Generator, strength: float = 1.0
 
 
 def estranged(view: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """A view as a network has not been trained on: noisy, dark, hazy, blurred or in disorder."""
-    change = (_noisy, _dark, _hazy, _blurred, _disordered)[int(random.integers(5))]
+    """A view as a network has not been trained on: noisy, dark, hazy, blurred, enlarged, in other
+    colours or in disorder."""
+    changes = (_noisy, _dark, _hazy, _blurred, _enlarged, _recoloured, _disordered)
+    change = changes[int(random.integers(len(changes)))]
     return np.clip(change(view, random) + 0.5, 0, 255).astype(np.uint8)
 
 
@@ -73,6 +75,23 @@ def _hazy(view: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 def _blurred(view: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return cv2.GaussianBlur(view.astype(np.float32), (0, 0), random.uniform(1, 4))
+
+
+def _enlarged(view: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """A part of it from much too near: large and smooth."""
+    height, width = view.shape[:2]
+    share = random.uniform(0.2, 0.5)
+    rows, columns = max(1, round(height * share)), max(1, round(width * share))
+    top, left = (int(random.integers(whole)) for whole in (height - rows + 1, width - columns + 1))
+    part = view[top : top + rows, left : left + columns].astype(np.float32)
+    return cv2.resize(part, (width, height), interpolation=cv2.INTER_CUBIC)
+
+
+def _recoloured(view: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Its colours exchanged, some turned to their opposite, in a light of some other colour."""
+    exchanged = view[..., random.permutation(3)].astype(np.float32)
+    opposite = random.random(3) < 0.3
+    return np.where(opposite, 255 - exchanged, exchanged) * random.uniform(0.5, 1.3, 3)
 
 
 def _disordered(view: np.ndarray, random: np.random.Generator) -> np.ndarray:

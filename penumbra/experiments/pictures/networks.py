@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penumbra.bundle import Bundle, load_bundle
-from penumbra.calibration import walk_of, walk_of_bundle
+from penumbra.calibration import load_calibration, walk_of, walk_of_bundle
 from penumbra.export.folding import fold_batch_norms
 from penumbra.export.frame import Frame, frame_of
 from penumbra.models import load_model
@@ -42,9 +42,10 @@ class Network:
         return {name: value.numpy() for name, value in zip(names, found, strict=True)}
 
 
-# What is compared: the bundle as it is shipped; the same without its gains; and the paper's method,
-# which takes Jacobians of everything over a diagonal.
-OURS, UNCALIBRATED, PAPER = "ours", "uncalibrated", "paper"
+# What is compared: the bundle as it is shipped; the same without its gains; the paper's method,
+# which takes Jacobians of everything over a diagonal; and, where gains for that lie beside the
+# bundle, the noise of the last dropout alone.
+OURS, UNCALIBRATED, PAPER, FAST = "ours", "uncalibrated", "paper", "fast"
 WALKS = (OURS, UNCALIBRATED, PAPER)
 
 
@@ -62,6 +63,10 @@ def load(name: str) -> Network:
             propagate(head(model).eval(), relu="jacobian", smooth="jacobian", softmax="jacobian")
         ),
     }
+    if beside := load_calibration(bundle.path, FAST):
+        gains, facts = beside
+        rules = facts["relu"], facts["softmax"]
+        walks[FAST] = walk_of(model, architecture, *rules, gains, variance=FAST)
     statistics = model.config["mean"], model.config["std"]
     around = frame(walks[OURS], "rgb", *statistics).eval()
     return Network(bundle, model, head(model).eval(), around, walks)

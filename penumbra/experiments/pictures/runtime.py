@@ -18,7 +18,7 @@ from torch.fx.passes.split_module import split_module
 from torch.utils._pytree import tree_map
 
 from penumbra.benchmarks.timing import interleaved, ratio
-from penumbra.experiments.pictures.networks import OURS, PAPER, Network
+from penumbra.experiments.pictures.networks import FAST, OURS, PAPER, Network
 from penumbra.propagation import Moments, Propagated
 from penumbra.propagation.registry import diagonal
 from penumbra.propagation.tracing import reached_by_noise
@@ -98,6 +98,7 @@ def runtime(
     Ratios are medians over the rounds of the largest count's time over ours.
     """
     plain = network.walks[PAPER].model
+    ours = [name for name in (OURS, FAST, PAPER) if name in network.walks]
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         sampling = Sampling(plain)
         ways = {
@@ -108,15 +109,15 @@ def runtime(
         way = min(tried, key=tried.__getitem__)
         at_once = ways[way].args[-1]
         candidates = {f"mc{count}": partial(sampling, x, count, at_once) for count in counts}
-        candidates |= {name: partial(_mean_std, network.walks[name], x) for name in (OURS, PAPER)}
+        candidates |= {name: partial(_mean_std, network.walks[name], x) for name in ours}
         candidates["plain"] = partial(plain, x)
         found = interleaved(candidates, rounds, 1)
     most = found[f"mc{counts[-1]}"]
     return {
         "counts": list(counts),
         "mc": [found[f"mc{count}"].median for count in counts],
-        **{name: found[name].median for name in (OURS, PAPER, "plain")},
-        "ratio": {name: ratio(most, found[name]) for name in (OURS, PAPER)},
+        **{name: found[name].median for name in (*ours, "plain")},
+        "ratio": {name: ratio(most, found[name]) for name in ours},
         "way": way,
         "tried": tried,
     }

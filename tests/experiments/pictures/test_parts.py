@@ -1,15 +1,18 @@
 """What the experiments on pictures share: kept results, fair sampling, softmax alone."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from penumbra.calibration import save_calibration
 from penumbra.experiments.pictures import runtime
 from penumbra.experiments.pictures.chance import variance_off_by_chance
 from penumbra.experiments.pictures.first_order import first_order
 from penumbra.experiments.pictures.kept import kept
-from penumbra.experiments.pictures.networks import OURS, PAPER, load
+from penumbra.experiments.pictures.networks import FAST, OURS, PAPER, load
 from penumbra.experiments.pictures.runtime import Sampling
 from penumbra.propagation import propagate
 
@@ -117,6 +120,23 @@ def test_a_network_in_all_its_forms(small_bundle):
                             "max_logit"}  # fmt: skip
     assert outputs["labels"].shape == image.shape[:2]
     assert p.variance.shape == (1, 11, 48, 64)
+
+
+def test_the_last_dropout_alone_is_followed_where_there_are_gains_for_it(small_bundle, tmp_path):
+    folder = shutil.copytree(small_bundle("encdec"), tmp_path / "bundle")
+    x = torch.rand(1, 3, 48, 64)
+    with torch.inference_mode():
+        assert FAST not in load(folder).walks
+        plain = {name: walk(x)[1].variance for name, walk in load(folder).walks.items()}
+        facts = {"variance": FAST, "relu": "moment", "softmax": "moment"}
+        shape = load(folder).model.classifier.weight.shape[:2]
+        save_calibration(folder, {"model.classifier": torch.full((*shape, 1, 1), 4.0)}, facts)
+        walks = load(folder).walks
+        for name, variance in plain.items():  # the others are as they were
+            torch.testing.assert_close(walks[name](x)[1].variance, variance)
+        assert walks[FAST](x)[0].variance.mean() > 0
+        first = next(n for n in walks[FAST].model.graph.nodes if "dropout" in str(n.target))
+        assert isinstance(walks[FAST].model.get_submodule(first.target), nn.Identity)
 
 
 @pytest.mark.parametrize("samples", [2, 5, 50])
