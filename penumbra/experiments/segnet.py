@@ -183,7 +183,7 @@ def _words(result: dict[str, Any]) -> str:
         f"before the first dropout once, and draws in the faster way ({ways}). The paper's factor "
         "of 17 is of its own machine and of full width. Ours pays for moments of ReLU and for the "
         "covariance of the classes, which PyTorch computes step by step; what the exported graphs "
-        "cost, where such steps are fused, stands in docs/TRUTH.md. Fast follows the "
+        "cost, where such steps are fused, stands in docs/BENCHMARKS.md. Fast follows the "
         "noise of the last dropout alone, with gains that make it stand for all.\n\n"
         "The last table is the analysis of softmax that the paper announces and does not print: "
         f"independent Gaussian noise on the scores of {result['softmax']['pixels']:,} pixels. "

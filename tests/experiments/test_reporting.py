@@ -1,6 +1,7 @@
 """Running experiments: found by their files, measured once, drawn and described each time."""
 
 import json
+import shutil
 from types import ModuleType
 
 import pytest
@@ -63,6 +64,16 @@ def test_what_is_there_is_not_measured_again(toy, data, tmp_path):
     reporting.reproduce(["toy"], data, out, seed=3)
     reporting.reproduce(["toy"], data, out, seed=3, again=True)
     assert toy.measured == [0, 3, 3]
+
+
+def test_other_weights_are_measured_again(toy, data, tmp_path, small_bundle):
+    bundle = tmp_path / "bundle"
+    toy.BUNDLES = {"network": str(bundle)}
+    for kind, times in (("encdec", 1), ("encdec", 1), ("class", 2), ("class", 2)):
+        shutil.rmtree(bundle, ignore_errors=True)
+        shutil.copytree(small_bundle(kind), bundle)
+        reporting.reproduce(["toy"], data, tmp_path / "out")
+        assert len(toy.measured) == times
 
 
 def test_report_binds_everything(toy, data, tmp_path):

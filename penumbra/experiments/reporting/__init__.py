@@ -15,7 +15,7 @@ import torch
 from tqdm import tqdm
 
 from penumbra.benchmarks.timing import machine
-from penumbra.bundle import MANIFEST
+from penumbra.bundle import MANIFEST, load_bundle
 from penumbra.errors import PenumbraError
 from penumbra.experiments.reporting.drawing import png
 from penumbra.files import write_atomically
@@ -77,13 +77,16 @@ def _is_served(needed: str | None, data: Path | None) -> bool:
 def _one(name: str, setting: Setting, again: bool, panels: bool) -> dict[str, Any]:
     experiment = load(name)
     path = setting.folder / "result.json"
-    record = None if again else _kept(path, setting.seed)
+    basis: dict[str, Any] = {"seed": setting.seed}
+    if hasattr(experiment, "BUNDLES"):
+        basis["bundles"] = _contents(experiment.BUNDLES.values())
+    record = None if again else _kept(path, basis)
     is_new = record is None
     if record is None:
         start = time.perf_counter()
         figures = experiment.measure(setting)
         record = {
-            "experiment": name, "seed": setting.seed, "seconds": time.perf_counter() - start,
+            "experiment": name, **basis, "seconds": time.perf_counter() - start,
             "threads": torch.get_num_threads(), "machine": machine(), "figures": figures,
         }  # fmt: skip
         write_atomically(path, json.dumps(record, indent=1) + "\n")
@@ -96,15 +99,25 @@ def _one(name: str, setting: Setting, again: bool, panels: bool) -> dict[str, An
     return record
 
 
-def _kept(path: Path, seed: int) -> dict[str, Any] | None:
-    """What an earlier run with this seed has written."""
+def _contents(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Weights and gains of bundles, by their checksums."""
+    files = {name: load_bundle(bundle_folder(name)).manifest["files"] for name in names}
+    return {
+        Path(name).name: {file: sha for file, sha in found.items() if file.endswith(".safetensors")}
+        for name, found in files.items()
+    }
+
+
+def _kept(path: Path, basis: dict[str, Any]) -> dict[str, Any] | None:
+    """What an earlier run has written, if seed and bundles were the same."""
     try:
         record = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise PenumbraError(f"cannot read {path}: {error}; --again measures anew") from error
-    return record if record.get("seed") == seed else None
+    same = all(record.get(name) == value for name, value in basis.items())
+    return record if same else None
 
 
 def title(name: str) -> str:
@@ -146,7 +159,8 @@ def write_report(out: Path, records: Sequence[dict[str, Any]], panels: bool = Tr
             "",
             *(_panel(out, name, panels) if hasattr(load(name), "panel") else ()),
         ]
-        lines.append(f"*Measured in {_minutes(record['seconds'])}.*")
+        took = _minutes(record["seconds"])
+        lines.append(f"*This took {took}, without what an earlier run had kept.*")
     path = out / "REPORT.md"
     write_atomically(path, "\n".join(lines) + "\n")
     return path
