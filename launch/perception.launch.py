@@ -5,6 +5,8 @@
 An argument that is left empty is what the parameter file or the node's own defaults say.
 """
 
+from pathlib import Path
+
 from launch import LaunchContext, LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
@@ -42,7 +44,7 @@ def start(context: LaunchContext) -> list[Node]:
     given = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     parameters: dict[str, str | bool] = {name: given[name] for name in TEXTS if given[name]}
     parameters |= {name: is_true(given[name]) for name in SWITCHES if given[name]}
-    files = [given["params_file"]] if given["params_file"] else []
+    files = [str(Path(given["params_file"]).expanduser())] if given["params_file"] else []
     perception = Node(
         package="penumbra",
         executable="perception_node",
@@ -60,7 +62,7 @@ def rviz(given: dict[str, str]) -> Node:
     namespace = given["namespace"].strip("/")
     camera = given["cameras"].partition(",")[0]
     node = "/".join(["", *filter(None, [namespace, "penumbra", camera])])
-    image = given["image_topic"].replace("{camera}", camera) or f"{node}/image"
+    image = topic_of(given["image_topic"] or "~/{camera}/image", camera, namespace)
     topics = {f"/penumbra/{name}": f"{node}/{name}" for name in SHOWN} | {"/penumbra/image": image}
     layout = PathJoinSubstitution([FindPackageShare("penumbra"), "config", "penumbra.rviz"])
     return Node(
@@ -70,6 +72,15 @@ def rviz(given: dict[str, str]) -> Node:
         parameters=[{"use_sim_time": is_true(given["use_sim_time"])}],
         remappings=list(topics.items()),
     )
+
+
+def topic_of(pattern: str, camera: str, namespace: str) -> str:
+    """The whole name of what the node makes of its parameter `image_topic`."""
+    name = (pattern if camera else pattern.replace("{camera}/", "")).replace("{camera}", camera)
+    if name.startswith("/"):
+        return name
+    name = name.replace("~", "penumbra", 1) if name.startswith("~/") else name
+    return "/".join(["", *filter(None, [namespace]), name])
 
 
 def generate_launch_description() -> LaunchDescription:

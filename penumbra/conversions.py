@@ -156,7 +156,11 @@ def compressed_image_of(message: CompressedImageMessage, channel_order: ChannelO
         raise ConversionError(
             "decode", f"the compressed image has {channels} channels of {decoded.dtype}"
         )
-    if name == "mono8" and stored.startswith("bayer_") and stored in ENCODINGS:
+    if channels == 1 and stored.startswith("bayer_"):
+        if name != "mono8" or stored not in ENCODINGS:
+            raise ConversionError(
+                "encoding", f"the compressed image is a pattern of {_short(stored)}: debayer it"
+            )
         encoding = ENCODINGS[stored]
     elif channels == 3 and stored.startswith("rgb"):
         channel_order = "rgb" if channel_order == "bgr" else "bgr"
@@ -346,10 +350,13 @@ def _eight_bits(pixels: np.ndarray) -> np.ndarray:
 
 
 def _format(text: str) -> tuple[str, str]:
-    """Of "rgb8; jpeg compressed bgr8": the middle, and what was stored ("bgr8")."""
-    declared, _, compression = str(text).partition(";")
+    """Of "rgb8; jpeg compressed bgr8": the middle, and what was stored ("bgr8").
+
+    A name alone ("jpeg", "rgb8") says nothing of the colours, as in image_transport's own reader.
+    """
+    declared, both, compression = str(text).partition(";")
     stored = compression.partition("compressed")[2].strip()
-    return compression.lower(), stored or declared.strip()
+    return compression.lower(), stored or (declared.strip() if both else "")
 
 
 def _short(text: object) -> str:

@@ -98,6 +98,23 @@ def test_perception_with_rviz_sends_its_topics_to_the_first_camera(launch):
     assert shown == set(sent)
 
 
+@pytest.mark.parametrize(
+    "image_topic, cameras, sent",
+    [
+        ("", "", "/car/penumbra/image"),
+        ("", "front,left", "/car/penumbra/front/image"),
+        ("/{camera}/image_raw", "", "/image_raw"),
+        ("~/picture", "", "/car/penumbra/picture"),
+        ("camera/image_raw", "", "/car/camera/image_raw"),
+    ],
+)
+def test_rviz_shows_the_images_that_the_node_listens_to(launch, image_topic, cameras, sent):
+    given = {"rviz": "true", "namespace": "car", "cameras": cameras, "image_topic": image_topic}
+    _, _, entities = launch("perception.launch.py", **given)
+    _, rviz = start(entities)
+    assert dict(rviz.options["remappings"])["/penumbra/image"] == sent
+
+
 def test_replay_includes_a_file_that_is_there_on_simulated_time(launch):
     _, declared, entities = launch("replay.launch.py", bag="drive")
     assert set(declared) == {"bag", "rate", "rviz"} and declared["bag"] is None

@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock, Thread
+from threading import Lock, RLock, Thread
 
 import cv2
 import numpy as np
@@ -31,6 +31,7 @@ from penumbra_msgs.msg import FrameStats
 
 OFTEN = 10.0  # seconds between two lines of one kind in the log
 FOCAL_TOLERANCE = 0.05  # of the focal length per width that the model was trained with
+UNCALIBRATED_FRAMES = 10  # after so many without a CameraInfo none is to be expected
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,9 @@ class CameraStream:
         self._started = False  # the engine has run since `open`
         self._last_header = Header()
         self._last_stats = 0.0
-        self._publishing = Lock()  # with `_open`: nothing is published once `close` returns
+        # Held from a judgement until it is published, so that the last one told is the last one
+        # made; with `_open`: nothing is published once `close` returns.
+        self._publishing = RLock()
         self._open = True
         self._thread = Thread(target=self._work, name=f"camera {name}".strip(), daemon=True)
 
@@ -103,8 +106,8 @@ class CameraStream:
         for subscription in self._subscriptions:
             self._node.destroy_subscription(subscription)
         self._mailbox.close()
-        self._tell(self.monitor.fail(reason))
         with self._publishing:
+            self._tell(self.monitor.fail(reason))
             self._open = False
         if self._thread.ident is not None:  # it was opened to the end
             self._thread.join(patience)
@@ -112,17 +115,34 @@ class CameraStream:
 
     def tick(self) -> None:
         """Called by a steady timer: STALE, and a sign of life while nothing is processed."""
-        now, status = time.monotonic(), self._keeper.status
-        late: Judgement | None = None
-        if status.state in (State.FAILED, State.GIVEN_UP):
-            late = self.monitor.fail(status.text)
-        elif status.state is State.RUNNING:
-            late = self._begin(now)
-            silent = not now - self.counts.last_arrival < self.monitor.settings.stale_after
-            late = self.monitor.check(now, "image" if silent else "result") or late
-        self._tell(late)
+        with self._publishing:
+            now, status = time.monotonic(), self._keeper.status
+            late: Judgement | None = None
+            if status.state in (State.FAILED, State.GIVEN_UP):
+                late = self.monitor.fail(status.text)
+            elif status.state is State.RUNNING:
+                late = self._begin(now)
+                silent = not now - self.counts.last_arrival < self.monitor.settings.stale_after
+                late = self.monitor.check(now, "image" if silent else "result") or late
+            self._tell(late)
         if now - self._last_stats >= 1:
             self._publish_stats(now)
+
+    @property
+    def measures_depth(self) -> bool:
+        return self._bundle.depth is not None
+
+    def guesses_focal_length(self) -> str | None:
+        """Of depth without a camera's calibration: what is missing; None if nothing is."""
+        depth = self._bundle.depth
+        if depth is None or (self._info is not None and conversions.camera_of(self._info)):
+            return None
+        topics = [about.topic_name for about in self._subscriptions[1:]]
+        where = f"no CameraInfo with a focal length on {topics[0]}" if topics else "no CameraInfo"
+        return (
+            f"{where}: metres are right only for a camera like the one of the training, of focal "
+            f"length {depth.focal_per_width:.3f} image widths; set camera_info_topic"
+        )
 
     def _begin(self, now: float) -> Judgement | None:
         """Start judging, once; the timer does, or the first result if that is sooner."""
@@ -152,11 +172,12 @@ class CameraStream:
             if self._is_old(arrived.age, values):
                 return
             if values["rate_limit"] > 0:
+                period = 1 / values["rate_limit"]
+                self._due = min(self._due, now + period)  # a new limit need not wait for the old
                 if now < self._due:
                     self.counts.dropped["rate"] += 1
                     return
                 # From when it was due, not from now: else the jitter of arrivals lowers the rate.
-                period = 1 / values["rate_limit"]
                 self._due = (self._due if now - self._due < period else now) + period
             if self._mailbox.put(arrived) is not None:
                 self.counts.dropped["busy"] += 1
@@ -221,7 +242,8 @@ class CameraStream:
                 self._drop("invalid", error, error.reason)
             except RunnerError as error:  # the keeper knows, and starts it again
                 self._drop("failed", error)
-                self._tell(self.monitor.fail(f"the runner failed: {error}"))
+                with self._publishing:
+                    self._tell(self.monitor.fail(f"the runner failed: {error}"))
             except PenumbraError as error:
                 self._drop("invalid", error, "other")
             except Exception:  # a defect, which must not end the thread: say it and go on
@@ -243,28 +265,28 @@ class CameraStream:
         result = self._keeper.process(image, camera)
         processed = time.monotonic()
         inferred = converted + result.timings["inference"]
-        self._begin(processed)
-        judgement = judging.honest(self.monitor.judge(result.judged, processed))
-        judged = time.monotonic()
-        seen = Seen(
-            bundle=self._bundle,
-            header=message.header,
-            image=image,
-            source_size=source.shape[:2],
-            result=result,
-            regions=judgement.regions,
-            camera=camera,
-            info=info,
-            colour_top=judging.colour_top(self._bundle, self.monitor.settings.pixel_threshold),
-            values=values,
-        )
         with self._publishing:
             if not self._open:
                 return
+            self._begin(processed)
+            judgement = judging.honest(self.monitor.judge(result.judged, processed))
+            judged = time.monotonic()
             self._last_header = message.header
             size = result.uncertainty.shape
             alert = judging.alert(judgement, message.header, self._bundle, size)
             self._outputs.alerts.publish(alert)  # first: it is the most urgent
+            seen = Seen(
+                bundle=self._bundle,
+                header=message.header,
+                image=image,
+                source_size=source.shape[:2],
+                result=result,
+                regions=judgement.regions,
+                camera=camera,
+                info=info,
+                colour_top=judging.colour_top(self._bundle, self.monitor.settings.pixel_threshold),
+                values=values,
+            )
             self._outputs.publish(seen)
         done = time.monotonic()
         timings = Timings(
@@ -278,6 +300,9 @@ class CameraStream:
         )
         with self.lock:
             self.counts.done(done, timings)
+            settled = self.counts.processed == UNCALIBRATED_FRAMES
+        if settled and (complaint := self.guesses_focal_length()):
+            self._log.warning(complaint)
         self._publish_stats(done)
 
     def _drop(self, why: str, error: Exception, reason: str | None = None) -> None:

@@ -22,6 +22,7 @@ OK, WARN, ERROR, STALE = (
     DiagnosticStatus.ERROR,
     DiagnosticStatus.STALE,
 )
+_STEADIED = ("input", "latency", "dropped", "conversion", "calibration")
 RAISE_AFTER, CLEAR_AFTER = 2, 3  # reports in a row that say so
 
 
@@ -49,7 +50,7 @@ class CameraDiagnostics:
     def __init__(self, camera: CameraStream) -> None:
         self._camera = camera
         self._before: Counter[str] = Counter()
-        self._steady = {name: Steady() for name in ("input", "latency", "dropped", "conversion")}
+        self._steady = {name: Steady() for name in _STEADIED}
 
     def report(self, now: float, values: Values) -> list[DiagnosticStatus]:
         """All that is known of the camera; called once a second."""
@@ -67,6 +68,7 @@ class CameraDiagnostics:
             self._latency(latency, values),
             self._dropped(fresh, totals, values),
             self._conversion(fresh, invalid, complaint),
+            *self._calibration(),
             self._ood(),
         ]
 
@@ -104,9 +106,19 @@ class CameraDiagnostics:
         said = f"{wrong} in the last second; the last: {complaint}" if wrong else "none"
         return self._status("conversion", "conversion errors", seen, said, invalid)
 
+    def _calibration(self) -> list[DiagnosticStatus]:
+        """Of depth: whether the camera's focal length is known."""
+        if not self._camera.measures_depth:
+            return []
+        missing = self._camera.guesses_focal_length()
+        said = missing or "the camera's focal length is known"
+        return [
+            self._status("calibration", "camera calibration", WARN if missing else OK, said, {})
+        ]
+
     def _ood(self) -> DiagnosticStatus:
         level = self._camera.monitor.level  # after hysteresis of its own
-        if without_thresholds(self._camera.monitor.settings):
+        if level is not Level.STALE and without_thresholds(self._camera.monitor.settings):
             said = "no thresholds: run `penumbra calibrate-ood` on the bundle"
             return _status(self._name("OOD"), WARN, said, {"level": level.name})
         seen = {Level.WARN: WARN, Level.ALERT: ERROR, Level.STALE: STALE}.get(level, OK)

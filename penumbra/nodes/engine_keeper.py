@@ -18,7 +18,9 @@ import numpy as np
 from penumbra.errors import PenumbraError
 from penumbra.nodes.engine_build import EngineBuild
 from penumbra.pipeline import Camera, Pipeline, Result
-from penumbra.runners import AUTO, RunnerError
+from penumbra.runners import RunnerError
+from penumbra.runners.auto import AutoRunner
+from penumbra.runners.engine import Engine
 
 log = logging.getLogger(__name__)
 
@@ -162,9 +164,19 @@ class EngineKeeper:
             return self._set(State.STARTING, text, math.nan)
 
     def _build_missing_engine(self) -> None:
-        needed = self._pipeline.runner.missing_engine()
-        if needed is None:
-            return
+        """In a child; where the runner is to be found, one whose engine fails is out of it."""
+        runner = self._pipeline.runner
+        while (needed := runner.missing_engine()) is not None:
+            try:
+                self._build_engine(needed)
+                return
+            except RunnerError as error:
+                if not isinstance(runner, AutoRunner):
+                    raise
+                log.warning("%s; trying the next runner", error)
+                runner.exclude(needed.key.backend, str(error))
+
+    def _build_engine(self, needed: Engine) -> None:
         what = f"building the {needed.key.backend} engine for {needed.bundle.name}"
         with self._change:
             if not self._set(State.STARTING, what, 0.0):
@@ -179,9 +191,7 @@ class EngineKeeper:
         try:
             build.run(progress)
         except RunnerError as error:
-            if self._pipeline.runner.name != AUTO:
-                raise
-            log.warning("%s failed: %s; trying the next runner", what, error)
+            raise RunnerError(f"{what} failed: {error}") from error
         finally:
             with self._change:
                 self._build = None

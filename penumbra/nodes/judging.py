@@ -38,7 +38,10 @@ def without_thresholds(settings: OodSettings) -> bool:
 
 
 def honest(judgement: Judgement) -> Judgement:
-    """Without thresholds no frame can be called OK: it is WARN, and the reason says what to do."""
+    """Without thresholds no frame can be called OK: it is WARN, and the reason says what to do.
+
+    What is no number needs no threshold: that stays as it is.
+    """
     if UNKNOWN not in (judgement.frame_threshold, judgement.pixel_threshold):
         return judgement
     known = {
@@ -46,7 +49,7 @@ def honest(judgement: Judgement) -> Judgement:
         for name in ("frame_threshold", "pixel_threshold")
         if getattr(judgement, name) == UNKNOWN
     }
-    if judgement.level in (Level.STARTING, Level.STALE):
+    if judgement.level in (Level.STARTING, Level.STALE) or math.isinf(judgement.score):
         return replace(judgement, **known)
     return replace(
         judgement,
@@ -54,6 +57,18 @@ def honest(judgement: Judgement) -> Judgement:
         reason="the bundle has no thresholds: run `penumbra calibrate-ood` on it, or set "
         "ood.frame_threshold and ood.pixel_threshold",
         **known,
+    )
+
+
+def never_alerts(values: Values) -> str | None:
+    """Why no frame can ever raise an ALERT with these parameters; None if one can."""
+    rate, gap = values["rate_limit"], values["ood.stale_after"]
+    if not 0 < rate * gap < 1:
+        return None
+    return (
+        f"rate_limit {rate:g} Hz leaves {1 / rate:g} s between two frames, more than "
+        f"ood.stale_after ({gap:g} s): each is STALE before the next comes, and no ALERT can be "
+        "raised; raise ood.stale_after"
     )
 
 

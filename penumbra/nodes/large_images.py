@@ -8,6 +8,7 @@ from pathlib import Path
 from penumbra.share import config_folder
 
 PROFILES = "FASTRTPS_DEFAULT_PROFILES_FILE"
+_TRANSPORTS = "FASTDDS_BUILTIN_TRANSPORTS"  # the user's choice, which a profile would overrule
 _OWN_PROFILES = "DEFAULT_FASTRTPS_PROFILES.xml"  # which Fast DDS looks for where it is started
 
 
@@ -18,5 +19,6 @@ def make_room_for_images() -> None:
     with it. Another middleware is left alone.
     """
     middleware = os.environ.get("RMW_IMPLEMENTATION", "rmw_fastrtps_cpp")
-    if middleware.startswith("rmw_fastrtps") and not Path(_OWN_PROFILES).exists():
+    chosen = _TRANSPORTS in os.environ or Path(_OWN_PROFILES).exists()
+    if middleware.startswith("rmw_fastrtps") and not chosen:
         os.environ.setdefault(PROFILES, str(config_folder() / "fastdds.xml"))

@@ -121,6 +121,12 @@ class PerceptionNode(LifecycleNode):
                 f"`penumbra calibrate-ood {bundle.path} --images DIR`"
             )
 
+        self._warn_of_lost_alerts()
+
+    def _warn_of_lost_alerts(self) -> None:
+        if complaint := judging.never_alerts(self._values):
+            self.get_logger().warning(complaint)
+
     def _activate(self) -> None:
         # A pipeline of its own each time: an earlier one may still be loading its model.
         self._pipeline = make_pipeline(self._values, self._pipeline.bundle)
@@ -190,6 +196,8 @@ class PerceptionNode(LifecycleNode):
 
     def _take_parameters(self, changed: list[Parameter]) -> None:
         self._values = parameters.values(self)
+        if {"rate_limit", "ood.stale_after"} & {parameter.name for parameter in changed}:
+            self._warn_of_lost_alerts()
         if self._active is not None:
             self._active.judge_by(judging.ood_settings(self._values, self._pipeline.bundle))
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penumbra import runners
+from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
-from penumbra.runners.base import Lane, Runner, RunnerError
+from penumbra.runners.base import Lane, Runner, RunnerError, Settings
 
 if TYPE_CHECKING:
     from penumbra.runners.engine import Engine
@@ -28,6 +29,15 @@ class AutoRunner(Runner):
     refused: dict[str, str]
     chosen: Runner | None = None
 
+    def __init__(
+        self,
+        bundle: Bundle,
+        outputs: Sequence[str] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        super().__init__(bundle, outputs, settings)
+        self._excluded: dict[str, str] = {}
+
     @property
     def description(self) -> str:
         return self.name if self.chosen is None else self.chosen.description
@@ -37,17 +47,22 @@ class AutoRunner(Runner):
         for candidate in self._candidates():
             try:
                 return candidate.missing_engine()
-            except PenumbraError:  # `activate` will meet it again, and say it
+            except Exception:  # `activate` will meet it again, and say it
                 continue
         return None
+
+    def exclude(self, name: str, reason: str) -> None:
+        """Do not try this runner any more: its engine cannot be built."""
+        self._excluded[name] = reason
 
     def _open(self) -> list[Lane]:
         for candidate in self._candidates():
             try:
                 candidate.activate()
-            except PenumbraError as error:
-                log.warning("runner %s does not start: %s", candidate.name, error)
-                self.refused[candidate.name] = str(error)
+            except Exception as error:  # TensorRT raises TypeError where the driver is too old
+                reason = str(error) if isinstance(error, PenumbraError) else repr(error)
+                log.warning("runner %s does not start: %s", candidate.name, reason)
+                self.refused[candidate.name] = reason
                 continue
             self.chosen = candidate
             log.info("runner: %s", candidate.description)
@@ -65,7 +80,7 @@ class AutoRunner(Runner):
         self.refused = {}
         for name in runners.RUNNERS:
             kind = runners.runner_class(name)
-            obstacle = kind.obstacle(self.settings)
+            obstacle = self._excluded.get(name) or kind.obstacle(self.settings)
             if obstacle is None:
                 yield kind(self.bundle, [output.name for output in self.outputs], self.settings)
             else:

@@ -21,6 +21,7 @@ def _no_settings(monkeypatch, tmp_path):
     monkeypatch.setenv(PROFILES, "")  # so that it is restored, whatever a test sets
     monkeypatch.delenv(PROFILES)
     monkeypatch.delenv("RMW_IMPLEMENTATION", raising=False)
+    monkeypatch.delenv("FASTDDS_BUILTIN_TRANSPORTS", raising=False)
 
 
 def test_a_node_has_a_large_segment(ros_domain):
@@ -31,12 +32,14 @@ def test_a_node_has_a_large_segment(ros_domain):
     assert max(sizes) >= SEGMENT
 
 
-@pytest.mark.parametrize("whose", ["variable", "file", "middleware"])
+@pytest.mark.parametrize("whose", ["variable", "file", "middleware", "transports"])
 def test_what_the_user_has_set_stays(monkeypatch, tmp_path, whose):
     if whose == "variable":
         monkeypatch.setenv(PROFILES, "mine.xml")
     elif whose == "file":
         (tmp_path / "DEFAULT_FASTRTPS_PROFILES.xml").write_text("")
+    elif whose == "transports":
+        monkeypatch.setenv("FASTDDS_BUILTIN_TRANSPORTS", "UDPv4")
     else:
         monkeypatch.setenv("RMW_IMPLEMENTATION", "rmw_cyclonedds_cpp")
     make_room_for_images()

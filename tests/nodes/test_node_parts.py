@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import tiny_bundles
+from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticStatus
+from sensor_msgs.msg import Image
 
+from penumbra.conversions import fill_image
 from penumbra.errors import PenumbraError
-from penumbra.nodes.camera import fitted
+from penumbra.nodes import engine_keeper, judging
+from penumbra.nodes.camera import Arrived, CameraStream, fitted
 from penumbra.nodes.configuration import camera_names, make_pipeline
 from penumbra.nodes.counting import WINDOW, Rate
 from penumbra.nodes.diagnostics import Steady
 from penumbra.nodes.engine_build import EngineBuild
-from penumbra.nodes.engine_keeper import EngineKeeper, State
+from penumbra.nodes.engine_keeper import EngineKeeper, State, Status
 from penumbra.nodes.mailbox import Mailbox
 from penumbra.nodes.parameters import defaults
+from penumbra.ood import Level, Monitor
 from penumbra.pipeline import Config, Pipeline
 from penumbra.runners import RunnerError, Settings, engine
+from penumbra.runners.tensorrt import TensorRTRTXRunner
 from penumbra.share import bundle_folder, config_folder
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
@@ -105,6 +114,97 @@ def test_a_child_builds_an_engine_or_says_why_not(tmp_path):
     needed.path.unlink()
     with pytest.raises(RunnerError, match="model.onnx is missing from its bundle"):
         EngineBuild(needed).run(lambda fraction, phase: None)
+
+
+def test_an_engine_that_cannot_be_built_is_not_tried_again(tmp_path, monkeypatch):
+    """By `auto` the next runner is taken, and the node itself builds nothing."""
+    built, opened = [], []
+
+    class Killed:
+        def __init__(self, needed):
+            built.append(needed.key.backend)
+
+        def run(self, progress):
+            raise RunnerError("the compiler was killed")
+
+    bundle = tiny_bundles.segmentation(tmp_path / "street")
+    settings = Settings(engine_cache_dir=tmp_path / "engines")
+    needed = engine.find(bundle, "tensorrt-rtx", settings, capability="8.9")
+    monkeypatch.setattr(TensorRTRTXRunner, "obstacle", classmethod(lambda cls, settings: None))
+    monkeypatch.setattr(TensorRTRTXRunner, "missing_engine", lambda runner: needed)
+    monkeypatch.setattr(TensorRTRTXRunner, "_open", opened.append)
+    monkeypatch.setattr(engine_keeper, "EngineBuild", Killed)
+    pipeline = Pipeline(bundle, Config("auto", settings=settings))
+    keeper = EngineKeeper(pipeline, lambda: 0.001)
+    keeper.start()
+    assert keeper.wait_until_ready()
+    assert "CPU" in keeper.description
+    assert "the compiler was killed" in pipeline.runner.refused["tensorrt-rtx"]
+    keeper._failed(RunnerError("broken"))  # and is started again, without another attempt
+    assert keeper.wait_until_ready()
+    assert keeper.stop(60)
+    assert (built, opened) == (["tensorrt-rtx"], [])
+
+
+@pytest.mark.parametrize("of_depth", [False, True])
+def test_what_is_no_number_is_told_without_thresholds_too(tmp_path, of_depth):
+    make = tiny_bundles.depth if of_depth else tiny_bundles.segmentation
+    bundle = make(tmp_path / "bundle", thresholds=None)
+    settings = judging.ood_settings(defaults("segmentation"), bundle)
+    assert judging.without_thresholds(settings)
+    monitor = Monitor(settings)
+    for _ in range(5):
+        calm = judging.honest(monitor.judge(np.full((9, 9), 0.1), 0.0))
+        assert (calm.level, calm.reason[:29]) == (Level.WARN, "the bundle has no thresholds:")
+    for _ in range(5):
+        wrong = judging.honest(monitor.judge(np.full((9, 9), np.nan), 0.0))
+    assert wrong.level is Level.ALERT and "not a number" in wrong.reason
+    assert np.isnan(wrong.frame_threshold)
+
+
+@pytest.mark.parametrize(
+    "rate, gap, lost", [(0.0, 1.0, False), (10.0, 1.0, False), (0.5, 1.0, True), (0.5, 3.0, False)]
+)
+def test_parameters_by_which_no_alert_can_be_raised(rate, gap, lost):
+    values = {**defaults("segmentation"), "rate_limit": rate, "ood.stale_after": gap}
+    assert (judging.never_alerts(values) is not None) is lost
+
+
+@pytest.mark.parametrize("meanwhile", ["tick", "close"])
+def test_the_last_level_told_is_the_last_one_found(tmp_path, meanwhile):
+    """Another thread finds STALE between the judgement of a frame and its alert."""
+    bundle = tiny_bundles.segmentation(tmp_path / "street")
+    told, others = [], []
+    keeper = SimpleNamespace(
+        status=Status(State.RUNNING, "runs", 1.0), description="", image_size=(None, None)
+    )
+    outputs = MagicMock()
+    outputs.alerts.publish = lambda alert: told.append(Level(alert.level))
+    node = MagicMock()
+    node.get_clock().now().to_msg.return_value = Time()
+    node.get_clock().now().nanoseconds = 0
+    values = {**defaults("segmentation"), "max_age": 0.0}
+    values |= {"ood.frame_threshold": 9.0, "ood.pixel_threshold": 9.0}
+    stream = CameraStream(node, "", bundle, outputs, keeper, lambda: values)
+    with Pipeline(bundle, Config("onnxruntime", settings=Settings(threads=1))) as pipeline:
+        keeper.process = pipeline.process
+        judge = stream.monitor.judge
+
+        def interrupted(*arguments):
+            judgement = judge(*arguments)
+            keeper.status = Status(State.FAILED, "another camera's image broke it", math.nan)
+            act = stream.tick if meanwhile == "tick" else lambda: stream.close(0.0, "deactivated")
+            others.append(threading.Thread(target=act))
+            others[0].start()
+            others[0].join(0.2)  # as far as it gets
+            return judgement
+
+        stream.monitor.judge = interrupted
+        message = fill_image(Image(), tiny_bundles.image(), "bgr8")
+        stream._process(Arrived(message, 0.0, 0.0))
+        others[0].join(60)
+    assert told == [Level.OK, Level.STALE]
+    assert stream.monitor.level is Level.STALE
 
 
 def test_a_keeper_gives_up_on_an_engine_that_never_starts(tmp_path):

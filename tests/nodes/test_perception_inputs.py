@@ -5,11 +5,12 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import tiny_bundles
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from perception import running
 from rcl_interfaces.srv import GetParameters
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2
 
-from penumbra.nodes.camera import fitted
+from penumbra.nodes.camera import UNCALIBRATED_FRAMES, fitted
 from penumbra.pipeline import Camera, Config, Pipeline
 from penumbra.runners import Settings
 from penumbra_msgs.msg import FrameStats, OodAlert
@@ -64,6 +65,10 @@ def test_cameras_share_one_engine_and_parameters_change_at_run_time(peer, tmp_pa
         peer.wait(lambda: stats[-1].header.stamp == old.header.stamp, "the old image's result")
         front.publish(peer.image(cameras["front"]))
         peer.wait(lambda: stats[-1].dropped_rate == 1, "the second to be counted")
+        node.wait_for("1000 s between two frames, more than ood.stale_after .1 s.*no ALERT can")
+        assert peer.set(rate_limit=1000.0) == [""]  # holds at once, not when the old one ends
+        stats.clear()
+        peer.until_processed(cameras["front"], "/penumbra/front/image")
         assert peer.set(rate_limit=0.0) == [""]
 
         # Outputs switch at run time, bad values and bad moments are refused.
@@ -85,6 +90,33 @@ def test_cameras_share_one_engine_and_parameters_change_at_run_time(peer, tmp_pa
         request = GetParameters.Request(names=["label_names"])
         answer = peer.call(GetParameters, "/penumbra/get_parameters", request)
         assert list(answer.values[0].string_array_value) == list(tiny_bundles.CLASSES)
+
+
+def test_depth_of_an_unknown_camera_says_so(peer, tmp_path):
+    bundle = tiny_bundles.depth(tmp_path / "depth")
+    with running(bundle=bundle.path, runner="onnxruntime", max_age=0.0) as node:
+        peer.collect(FrameStats, "/penumbra/stats")
+        peer.collect(DiagnosticArray, "/diagnostics")
+        for _ in range(UNCALIBRATED_FRAMES):
+            peer.received["/penumbra/stats"].clear()
+            peer.until_processed(tiny_bundles.image())
+        node.wait_for("no CameraInfo with a focal length on /penumbra/image/camera_info: metres")
+        about = CameraInfo(width=48, height=36)
+        about.k = [28.0, 0.0, 23.5, 0.0, 28.0, 17.5, 0.0, 0.0, 1.0]
+        publisher = peer.publisher("/penumbra/image/camera_info", CameraInfo)
+
+        def level() -> bytes | None:
+            arrays = peer.received["/diagnostics"][-1:]
+            name = "penumbra: camera calibration"
+            return next((s.level for a in arrays for s in a.status if s.name == name), None)
+
+        peer.wait(lambda: level() == DiagnosticStatus.WARN, "a warning")
+
+        def known() -> bool:
+            publisher.publish(about)
+            return level() == DiagnosticStatus.OK
+
+        peer.wait(known, "a camera that is known")
 
 
 def test_depth_follows_the_camera_and_stale_comes_though_time_stands_still(peer, tmp_path):
