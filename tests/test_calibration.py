@@ -173,8 +173,12 @@ def test_a_bundle_is_exported_again(tmp_path, capsys):
     (tmp_path / "pictures").mkdir()
     cv2.imwrite(str(tmp_path / "pictures" / "0.png"), street(200, 260))
     words = ["calibrate", str(before.path), "--images", str(tmp_path / "pictures")]
-    assert main([*words, "--views", "2", "--samples", "2", "--steps", "10"]) == 0
+    words += ["--views", "2", "--samples", "2", "--steps", "10"]
+    assert main(words) == 0
+    first = load_bundle(tmp_path / "bundle")
+    assert main([*words, "--go-on"]) == 0
     after = load_bundle(tmp_path / "bundle")
+    assert after.sha256 != first.sha256
     assert after.name == before.name and after.input == before.input
     assert after.sha256 != before.sha256
     assert after.manifest["calibration"]["views"] == 2

@@ -15,9 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penumbra.calibration import VARIANCES, Options
 from penumbra.errors import PenumbraError
+
+if TYPE_CHECKING:
+    from penumbra.bundle import Bundle
 
 EXAMPLE = "penumbra calibrate ~/.cache/penumbra/runs/street/best --images streets/train"
 
@@ -67,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from penumbra.bags.frames import Stretch
     from penumbra.bags.pictures import images_drive
-    from penumbra.bundle import MANIFEST
+    from penumbra.bundle import MANIFEST, load_bundle
     from penumbra.calibration import calibrate, load_calibration, save_calibration
 
     if arguments.threads:
@@ -84,6 +88,10 @@ def run(arguments: argparse.Namespace) -> int:
         strange=arguments.strange,
         rate=arguments.rate,
     )
+    folder = arguments.checkpoint
+    folder = folder.parent if folder.is_file() else folder
+    # Before the gains are written, with which it is no longer what was exported.
+    bundle = load_bundle(folder) if (folder / MANIFEST).is_file() else None
     start = load_calibration(arguments.checkpoint, arguments.variance) if arguments.go_on else None
     if arguments.go_on and start is None:
         raise PenumbraError(f"{arguments.checkpoint} has no calibration to go on with")
@@ -97,11 +105,9 @@ def run(arguments: argparse.Namespace) -> int:
         lambda work, what: tqdm(work, desc=what, total=totals[what], unit="step", mininterval=1),
         start,
     )
-    folder = arguments.checkpoint
-    folder = folder.parent if folder.is_file() else folder
     file = save_calibration(folder, gains, facts)
-    if (folder / MANIFEST).is_file():
-        _export_again(folder, arguments)
+    if bundle is not None:
+        _export_again(bundle, arguments)
     if arguments.json:
         print(json.dumps({"file": str(file), **facts}))
         return 0
@@ -114,13 +120,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _export_again(folder: Path, arguments: argparse.Namespace) -> None:
+def _export_again(bundle: Bundle, arguments: argparse.Namespace) -> None:
     """The same bundle with the gains in its graph."""
-    from penumbra.bundle import load_bundle
     from penumbra.export import ExportOptions, export_bundle
 
-    bundle = load_bundle(folder)
-    image = bundle.input
+    folder, image = bundle.path, bundle.input
     options = ExportOptions(
         image.height, image.width, image.channel_order, bundle.precision,
         variance=arguments.variance,
