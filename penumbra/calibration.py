@@ -58,6 +58,10 @@ class Options:
                 f"{self.views} views, {self.samples} samples, {self.steps} steps: at least 2, 2 "
                 "and 10 are needed"
             )
+        if min(self.size) < 32:
+            raise PenumbraError(f"--size is {self.size[1]}x{self.size[0]}: give 32x32 or more")
+        if not 0 < self.scales[0] <= self.scales[1] < float("inf"):
+            raise PenumbraError(f"--scales is {self.scales}: give LEAST,MOST, above 0")
         if not 0 <= self.strange <= 1:
             raise PenumbraError(f"--strange is {self.strange:g}: give a share, 0 to 1")
         if not 0 < self.rate < float("inf"):

@@ -173,8 +173,8 @@ def test_a_bundle_is_exported_again(tmp_path, capsys):
     (tmp_path / "pictures").mkdir()
     cv2.imwrite(str(tmp_path / "pictures" / "0.png"), street(200, 260))
     words = ["calibrate", str(before.path), "--images", str(tmp_path / "pictures")]
-    words += ["--views", "2", "--samples", "2", "--steps", "10"]
-    assert main(words) == 0
+    words += ["--views", "2", "--samples", "2", "--steps", "10", "--size", "128x96"]
+    assert main([*words, "--scales", "1,1.2"]) == 0
     first = load_bundle(tmp_path / "bundle")
     assert main([*words, "--go-on"]) == 0
     after = load_bundle(tmp_path / "bundle")
@@ -220,6 +220,13 @@ def test_mistakes_are_told_before_any_work(tmp_path, capsys):
         Options(samples=1)
     with pytest.raises(PenumbraError, match="--strange is 1.5: give a share"):
         Options(strange=1.5)
+    with pytest.raises(PenumbraError, match="--size is 64x16: give 32x32"):
+        Options(size=(16, 64))
+    with pytest.raises(PenumbraError, match="--scales is .*LEAST,MOST"):
+        Options(scales=(1.2, 0.8))
+    for wrong in ("64", "axb"):
+        with pytest.raises(SystemExit):
+            main([*words, "--size", wrong])
     for rate in (0.0, -1.0, float("nan")):
         with pytest.raises(PenumbraError, match="--rate is .*above 0"):
             Options(rate=rate)

@@ -49,6 +49,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}", type=float, default=default, help=f"{text} (default {default:g})"
         )
+    width, height = Options.size[::-1]
+    parser.add_argument(
+        "--size",
+        type=_size,
+        default=Options.size,
+        metavar="WIDTHxHEIGHT",
+        help=f"of a view; as large as the pictures it has no borders that they do not have "
+        f"(default {width}x{height})",
+    )
+    parser.add_argument(
+        "--scales",
+        type=_scales,
+        default=Options.scales,
+        metavar="LEAST,MOST",
+        help="by which pictures are scaled before a view is cut out "
+        f"(default {','.join(map(str, Options.scales))})",
+    )
     parser.add_argument("--go-on", action="store_true", help="begin with the gains that are there")
     parser.add_argument(
         "--relu", choices=("moment", "jacobian"), default=Options.relu, help="as at the export"
@@ -62,6 +79,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=int, help="CPU threads")
     parser.add_argument("--json", action="store_true", help="one JSON object, no text")
+
+
+def _size(text: str) -> tuple[int, int]:
+    """Height and width."""
+    width, height = map(int, text.split("x"))
+    return height, width
+
+
+def _scales(text: str) -> tuple[float, float]:
+    least, most = map(float, text.split(","))
+    return least, most
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -85,6 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.seed,
         arguments.relu,
         variance=arguments.variance,
+        size=arguments.size,
+        scales=arguments.scales,
         strange=arguments.strange,
         rate=arguments.rate,
     )
