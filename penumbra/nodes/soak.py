@@ -77,6 +77,15 @@ def _endless(bag: Bag, topics: list[str]) -> Iterator[Recorded]:
         yield from bag.raw(topics)
 
 
+def next_due(due: float, now: float, period: float) -> float:
+    """When the next image is sent, after one that was `due` and went out at `now`.
+
+    A little late does not shift the rest. What was missed altogether, while the machine stood
+    still, is not caught up with: no camera sends two images at once.
+    """
+    return due + period if now < due + period else now + period
+
+
 class _Watch:
     def __init__(
         self,
@@ -128,7 +137,7 @@ class _Watch:
             if now >= end:
                 return
             self._sent[self._exchange.send(recorded.data)] = now - self._start
-            due = max(due + period, now)  # what was missed is not caught up with
+            due = next_due(due, now, period)
 
     def _rest(self, due: float) -> float:
         """Take what comes, and look at the process, until something is due; the time."""
