@@ -64,6 +64,10 @@ def test_figures_are_those_of_their_definition(small, small_data, tmp_path):
                 np.concatenate(right).mean(), rel=1e-5
             )
     assert any(result["right"].values())
+    drawn = [sampled(setting, knowing, frame, 4)[0].std[frame.label == 0] for frame in found[::2]]
+    assert result["uncertainty_by_sampling"]["all"][CLASSES[0]] == pytest.approx(
+        np.concatenate(drawn).mean(), rel=1e-5
+    )
     chosen = found[::2]
     labels = np.stack([frame.label for frame in chosen])
     known = labels != 255
@@ -87,6 +91,7 @@ def test_withheld_classes_have_the_largest_increase_or_not():
         "withheld": list(WITHHELD), "variance": {"without": "diagonal", "all": "calibrated"},
         "uncertainty": {"all": every, "without": without},
         "uncertainty_where_right": {"all": every, "without": without},
+        "uncertainty_by_sampling": {"all": every, "without": without},
         "pixels": dict.fromkeys(CLASSES, 100), "right": dict.fromkeys(CLASSES, 40),
         "detection": dict.fromkeys(holdout.SCORES, figures),
     }  # fmt: skip
