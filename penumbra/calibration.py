@@ -229,7 +229,8 @@ def load_calibration(
     path = Path(path)
     file = calibration_file(path.parent if path.suffix == ".safetensors" else path, variance)
     if not file.is_file():
-        return None
+        only = load_calibration(path) if file.name != CALIBRATION else None
+        return only if only and only[1].get("variance") == variance else None
     try:
         with safe_open(file, framework="pt") as tensors:
             header = json.loads((tensors.metadata() or {})["penumbra"])

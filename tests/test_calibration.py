@@ -179,6 +179,7 @@ def test_a_bundle_is_exported_again(tmp_path, capsys):
     assert main([*words, "--go-on"]) == 0
     after = load_bundle(tmp_path / "bundle")
     assert after.sha256 != first.sha256
+    assert load_calibration(tmp_path / "bundle", "fast") is None
     assert after.name == before.name and after.input == before.input
     assert after.sha256 != before.sha256
     assert after.manifest["calibration"]["views"] == 2
