@@ -140,6 +140,7 @@ def test_a_checkpoint_is_offered_at_both_points(checkpoint, tmp_path):
         bundle = load_bundle(export_bundle(tmp_path / "run", tmp_path / how, options).path)
         assert bundle.manifest["variant"]["variance"] == told
         assert bundle.manifest["calibration"]["variance"] == how
+        assert load_calibration(bundle.path, how)[1]["variance"] == how
         model = load_model(bundle.weights_file)
         rgb = torch.from_numpy(np.ascontiguousarray(image[..., ::-1]))
         x = normalise(rgb[None], model.config["mean"], model.config["std"])
