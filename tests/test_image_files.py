@@ -61,7 +61,14 @@ def checked(message):
 def test_jpeg(order, progressive):
     pixels = smooth()
     data = encoded(pixels, "jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
-    for text in ("jpeg", "rgb8", "", "bgr8; jpeg compressed bgr8", "rgb8; jpeg compressed bgr8"):
+    for text in (
+        "jpeg",
+        "jpg",
+        "rgb8",
+        "",
+        "bgr8; jpeg compressed bgr8",
+        "rgb8; jpeg compressed bgr8",
+    ):
         found = compressed_image_of(compressed(data, text), order)
         expected = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
         np.testing.assert_array_equal(found, expected if order == "bgr" else expected[..., ::-1])
@@ -98,10 +105,10 @@ def test_what_the_format_says_of_the_colours():
     data = encoded(mosaic, "png")
     found = compressed_image_of(compressed(data, "bayer_grbg8; png compressed "), "bgr")
     np.testing.assert_array_equal(found, image_of(raw, "bgr"))
-    # Into a JPEG it goes as grey.
     deep = cv2.imencode(".png", np.zeros((4, 6), np.uint16))[1].tobytes()
     with pytest.raises(ConversionError, match="a pattern of 'bayer_grbg16': debayer it"):
         compressed_image_of(compressed(deep, "bayer_grbg16; png compressed"), "bgr")
+    # Into a JPEG it goes as grey.
     grey = compressed_image_of(compressed(data, "bayer_grbg8; jpeg compressed mono8"), "bgr")
     np.testing.assert_array_equal(grey, np.dstack([mosaic] * 3))
     # Red and blue swapped before compressing: swapped back.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penumbra import runners
-from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
-from penumbra.runners.base import Lane, Runner, RunnerError, Settings
+from penumbra.runners.base import Lane, Runner, RunnerError
 
 if TYPE_CHECKING:
     from penumbra.runners.engine import Engine
@@ -28,15 +28,7 @@ class AutoRunner(Runner):
     name = runners.AUTO
     refused: dict[str, str]
     chosen: Runner | None = None
-
-    def __init__(
-        self,
-        bundle: Bundle,
-        outputs: Sequence[str] | None = None,
-        settings: Settings | None = None,
-    ) -> None:
-        super().__init__(bundle, outputs, settings)
-        self._excluded: dict[str, str] = {}
+    _excluded: Mapping[str, str] = MappingProxyType({})
 
     @property
     def description(self) -> str:
@@ -53,7 +45,7 @@ class AutoRunner(Runner):
 
     def exclude(self, name: str, reason: str) -> None:
         """Do not try this runner any more: its engine cannot be built."""
-        self._excluded[name] = reason
+        self._excluded = {**self._excluded, name: reason}
 
     def _open(self) -> list[Lane]:
         for candidate in self._candidates():

@@ -20,7 +20,7 @@ from penumbra.nodes import engine_keeper, judging
 from penumbra.nodes.camera import Arrived, CameraStream, fitted
 from penumbra.nodes.configuration import camera_names, make_pipeline
 from penumbra.nodes.counting import WINDOW, Rate
-from penumbra.nodes.diagnostics import Steady
+from penumbra.nodes.diagnostics import CameraDiagnostics, Steady
 from penumbra.nodes.engine_build import EngineBuild
 from penumbra.nodes.engine_keeper import EngineKeeper, State, Status
 from penumbra.nodes.mailbox import Mailbox
@@ -160,6 +160,11 @@ def test_what_is_no_number_is_told_without_thresholds_too(tmp_path, of_depth):
         wrong = judging.honest(monitor.judge(np.full((9, 9), np.nan), 0.0))
     assert wrong.level is Level.ALERT and "not a number" in wrong.reason
     assert np.isnan(wrong.frame_threshold)
+    # Nor do missing thresholds hide that nothing comes any more.
+    report = CameraDiagnostics(SimpleNamespace(monitor=monitor, name=""))
+    assert report._ood().level == WARN
+    monitor.fail("nothing comes")
+    assert report._ood().level == DiagnosticStatus.STALE
 
 
 @pytest.mark.parametrize(
