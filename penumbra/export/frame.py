@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penumbra.errors import PenumbraError
@@ -86,9 +85,8 @@ class Frame(nn.Module):
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         # Converted first: TensorRT has uint8 at its borders only.
-        x = image.to(torch.float32).permute(2, 0, 1).unsqueeze(0)
-        if self.size is not None:
-            x = F.interpolate(x, self.size, mode="bilinear", align_corners=False)
+        x = image.to(torch.float32)
+        x = (x.permute(2, 0, 1) if self.size is None else scaled(x, *self.size)).unsqueeze(0)
         if self.to_rgb is not None:
             x = x.index_select(1, self.to_rgb)
         x = (x - self.mean) / self.std
@@ -143,8 +141,9 @@ class DepthFrame(Frame):
     )
 
     def outputs(self, result: Moments, image: Tensor) -> tuple[Tensor, ...]:
-        both = torch.cat([result.mean.float(), result.std.float()], 1)
-        disparity, uncertainty = bilinear(both, *image.shape[:2]).squeeze(0).unbind(0)
+        height, width = image.shape[:2]
+        disparity = bilinear(result.mean.float().squeeze((0, 1)), height, width)
+        uncertainty = bilinear(result.std.float().squeeze((0, 1)), height, width)
         return disparity, uncertainty, uncertainty.mean()
 
 
@@ -158,13 +157,23 @@ def bilinear(x: Tensor, height: int, width: int) -> Tensor:
     return _between_rows(_between_rows(x.mT, width).mT, height)
 
 
+def scaled(image: Tensor, height: int, width: int) -> Tensor:
+    """`bilinear` of an image whose channels are last; they are first in what is returned.
+
+    The rows first: a camera has more of them than the network, and there is less to transpose.
+    """
+    rows = _between_rows(image.flatten(1), height).unflatten(1, image.shape[1:])
+    return _between_rows(rows.permute(2, 1, 0), width).mT
+
+
 def _between_rows(x: Tensor, size: int) -> Tensor:
     rows = x.shape[-2]
     centres = torch.arange(size, dtype=x.dtype, device=x.device) + 0.5
     positions = (centres * (rows / size) - 0.5).clamp(0, rows - 1)
-    before = positions.floor().clamp(max=rows - 2)
+    before = positions.floor()
     index, share = before.to(torch.int64), (positions - before).unsqueeze(1)
-    above, below = x.index_select(-2, index), x.index_select(-2, index + 1)
+    above = x.index_select(-2, index)
+    below = x.index_select(-2, (index + 1).clamp(max=rows - 1))
     return above + (below - above) * share
 
 
