@@ -187,6 +187,25 @@ def test_a_bundle_is_exported_again(tmp_path, capsys):
     assert CALIBRATION in after.manifest["files"]
 
 
+def test_a_bundle_stays_as_it_was_where_the_export_fails(tmp_path, monkeypatch, capsys):
+    save_model(network("encdec"), tmp_path / "run")
+    before = export_bundle(tmp_path / "run", tmp_path / "bundle", ExportOptions(**SIZE))
+    (tmp_path / "pictures").mkdir()
+    cv2.imwrite(str(tmp_path / "pictures" / "0.png"), street(200, 260))
+
+    def fails(*_, **__):
+        raise PenumbraError("no space left")
+
+    monkeypatch.setattr("penumbra.export.export_bundle", fails)
+    words = ["calibrate", str(before.path), "--images", str(tmp_path / "pictures")]
+    assert (
+        main([*words, "--views", "2", "--samples", "2", "--steps", "10", "--size", "128x96"]) != 0
+    )
+    assert "no space left" in capsys.readouterr().err
+    assert load_bundle(before.path).sha256 == before.sha256
+    assert load_calibration(before.path) is None
+
+
 @pytest.mark.slow
 def test_it_goes_on_with_the_gains_that_are_there(checkpoint, tmp_path, capsys):
     save_model(load_model(checkpoint), tmp_path / "run")
@@ -226,9 +245,9 @@ def test_mistakes_are_told_before_any_work(tmp_path, capsys):
         Options(size=(16, 64))
     with pytest.raises(PenumbraError, match="--scales is .*LEAST,MOST"):
         Options(scales=(1.2, 0.8))
-    for wrong in ("64", "axb"):
-        with pytest.raises(SystemExit):
-            main([*words, "--size", wrong])
+    words[-1] = str(tmp_path)
+    assert main([*words, "--size", "64"]) == 2
+    assert "--size '64': write it as WIDTHxHEIGHT" in capsys.readouterr().err
     for rate in (0.0, -1.0, float("nan")):
         with pytest.raises(PenumbraError, match="--rate is .*above 0"):
             Options(rate=rate)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penumbra.errors import PenumbraError
+from penumbra.options import width_and_height
 
 if TYPE_CHECKING:
     from penumbra.bags import Drive, Stretch
@@ -134,10 +134,7 @@ def _street(arguments: argparse.Namespace) -> Drive:
     from penumbra.bags import street_drive
     from penumbra.scenes import Camera
 
-    try:
-        width, height = map(int, arguments.size.split("x"))
-    except ValueError:
-        raise PenumbraError(f"--size {arguments.size!r}: write it as WIDTHxHEIGHT") from None
+    width, height = width_and_height(arguments.size)
     return street_drive(
         arguments.seed,
         arguments.seconds,

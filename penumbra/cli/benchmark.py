@@ -19,6 +19,7 @@ import argparse
 from pathlib import Path
 
 from penumbra.errors import PenumbraError
+from penumbra.options import width_and_height
 
 EXAMPLE = "penumbra benchmark all --json benchmarks.json --plot benchmarks.png"
 MEASURES = ("propagation", "runner", "node", "scaling", "cameras", "memory", "fleet", "parity",
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise PenumbraError(f"--repetitions is {arguments.repetitions}: give at least 1")
     asked = Asked(
         arguments.bundle,
-        _size(arguments.size),
+        width_and_height(arguments.size) if arguments.size else None,
         arguments.repetitions,
         arguments.threads or 0,
         arguments.runner,
@@ -79,13 +80,3 @@ def run(arguments: argparse.Namespace) -> int:
     report = REPORTS[arguments.what](asked)
     everything.conclude(asked, report, arguments.json, arguments.plot)
     return 0
-
-
-def _size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    try:
-        width, height = map(int, text.split("x"))
-    except ValueError:
-        raise PenumbraError(f"--size {text!r}: write it as WIDTHxHEIGHT") from None
-    return width, height

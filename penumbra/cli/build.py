@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penumbra.options import width_and_height
+
 if TYPE_CHECKING:
     from penumbra.runners import Runner
     from penumbra.runners.engine import Engine
@@ -39,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size",
         metavar="WIDTHxHEIGHT",
-        type=_size,
         help="of the images, for a bundle that takes any",
     )
     parser.add_argument("--workspace-mb", type=int, help="limit of the engine's scratch memory")
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     bundle = load_bundle(arguments.bundle)
     settings = Settings(
-        image_size=arguments.size,
+        image_size=width_and_height(arguments.size)[::-1] if arguments.size else None,
         device=arguments.device,
         engine_cache_dir=arguments.engine_cache_dir,
         workspace_mb=arguments.workspace_mb,
@@ -133,14 +134,3 @@ def _frame_ms(runner: Runner) -> float:
     start = time.perf_counter()
     runner.infer(image)
     return round(1e3 * (time.perf_counter() - start), 3)
-
-
-def _size(text: str) -> tuple[int, int]:
-    """`480x360` (width x height) as height, width."""
-    try:
-        width, height = map(int, text.lower().split("x"))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not WIDTHxHEIGHT, such as 480x360"
-        ) from error
-    return height, width

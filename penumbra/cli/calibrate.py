@@ -14,13 +14,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from penumbra.calibration import VARIANCES, Options
 from penumbra.errors import PenumbraError
+from penumbra.options import least_and_most, width_and_height
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from penumbra.bundle import Bundle
 
 EXAMPLE = "penumbra calibrate ~/.cache/penumbra/runs/street/best --images streets/train"
@@ -49,22 +55,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}", type=float, default=default, help=f"{text} (default {default:g})"
         )
-    width, height = Options.size[::-1]
+    height, width = Options.size
+    least, most = Options.scales
     parser.add_argument(
         "--size",
-        type=_size,
-        default=Options.size,
+        default=f"{width}x{height}",
         metavar="WIDTHxHEIGHT",
-        help=f"of a view; as large as the pictures it has no borders that they do not have "
-        f"(default {width}x{height})",
+        help="of a view; as large as the pictures it has no borders that they do not have "
+        "(default %(default)s)",
     )
     parser.add_argument(
         "--scales",
-        type=_scales,
-        default=Options.scales,
+        default=f"{least},{most}",
         metavar="LEAST,MOST",
-        help="by which pictures are scaled before a view is cut out "
-        f"(default {','.join(map(str, Options.scales))})",
+        help="by which pictures are scaled before a view is cut out (default %(default)s)",
     )
     parser.add_argument("--go-on", action="store_true", help="begin with the gains that are there")
     parser.add_argument(
@@ -79,17 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=int, help="CPU threads")
     parser.add_argument("--json", action="store_true", help="one JSON object, no text")
-
-
-def _size(text: str) -> tuple[int, int]:
-    """Height and width."""
-    width, height = map(int, text.split("x"))
-    return height, width
-
-
-def _scales(text: str) -> tuple[float, float]:
-    least, most = map(float, text.split(","))
-    return least, most
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -113,14 +106,13 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.seed,
         arguments.relu,
         variance=arguments.variance,
-        size=arguments.size,
-        scales=arguments.scales,
+        size=width_and_height(arguments.size)[::-1],
+        scales=least_and_most(arguments.scales, "--scales"),
         strange=arguments.strange,
         rate=arguments.rate,
     )
     folder = arguments.checkpoint
     folder = folder.parent if folder.is_file() else folder
-    # Before the gains are written, with which it is no longer what was exported.
     bundle = load_bundle(folder) if (folder / MANIFEST).is_file() else None
     start = load_calibration(arguments.checkpoint, arguments.variance) if arguments.go_on else None
     if arguments.go_on and start is None:
@@ -135,9 +127,10 @@ def run(arguments: argparse.Namespace) -> int:
         lambda work, what: tqdm(work, desc=what, total=totals[what], unit="step", mininterval=1),
         start,
     )
-    file = save_calibration(folder, gains, facts)
-    if bundle is not None:
-        _export_again(bundle, arguments)
+    if bundle is None:
+        file = save_calibration(folder, gains, facts)
+    else:
+        file = _export_again(bundle, gains, facts, arguments)
     if arguments.json:
         print(json.dumps({"file": str(file), **facts}))
         return 0
@@ -150,8 +143,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _export_again(bundle: Bundle, arguments: argparse.Namespace) -> None:
-    """The same bundle with the gains in its graph."""
+def _export_again(
+    bundle: Bundle,
+    gains: Mapping[str, Tensor],
+    facts: Mapping[str, Any],
+    arguments: argparse.Namespace,
+) -> Path:
+    """The same bundle with the gains in its graph; where they are kept.
+
+    They are written beside a copy of the weights first: with other gains than those of its graph
+    a bundle would not load, and the export takes a while.
+    """
+    from penumbra.calibration import CALIBRATION, save_calibration
     from penumbra.export import ExportOptions, export_bundle
 
     folder, image = bundle.path, bundle.input
@@ -160,4 +163,9 @@ def _export_again(bundle: Bundle, arguments: argparse.Namespace) -> None:
         variance=arguments.variance,
     )  # fmt: skip
     command = f"penumbra calibrate {folder.name} --images {arguments.images.name}"
-    export_bundle(folder, folder, options, name=bundle.name, command=command)
+    with TemporaryDirectory() as scratch:
+        for file in folder.glob("*.safetensors"):
+            shutil.copy(file, scratch)
+        save_calibration(Path(scratch), gains, facts)
+        export_bundle(scratch, folder, options, name=bundle.name, command=command)
+    return folder / CALIBRATION

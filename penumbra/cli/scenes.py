@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from penumbra.errors import PenumbraError
+from penumbra.options import width_and_height
 
 EXAMPLE = "penumbra scenes --out streets --frames 200 --layout camvid"
 _SIZES = {"camvid": "480x360", "stereo": "620x188"}
@@ -31,11 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from penumbra.training.rendered import Plan, write_scenes
 
-    size = arguments.size or _SIZES[arguments.layout]
-    try:
-        width, height = map(int, size.split("x"))
-    except ValueError:
-        raise PenumbraError(f"--size {size!r}: write it as WIDTHxHEIGHT") from None
+    width, height = width_and_height(arguments.size or _SIZES[arguments.layout])
     plan = Plan(arguments.layout, width, height, arguments.seed)
     drawn = write_scenes(
         plan,

@@ -7,6 +7,7 @@ from pathlib import Path
 from penumbra.bundle import Bundle, load_bundle
 from penumbra.errors import PenumbraError
 from penumbra.nodes.parameters import Values
+from penumbra.options import width_and_height
 from penumbra.pipeline import Config, Pipeline
 from penumbra.runners import Settings
 from penumbra.share import bundle_folder
@@ -52,7 +53,7 @@ def make_pipeline(values: Values, bundle: Bundle) -> Pipeline:
 def _image_size(text: str, bundle: Bundle) -> tuple[int, int] | None:
     if not text:
         return None
-    width, height = map(int, text.split("x"))
+    width, height = width_and_height(text, "image_size")
     takes = bundle.input
     if takes.height not in (None, height) or takes.width not in (None, width):
         raise PenumbraError(

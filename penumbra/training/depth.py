@@ -18,11 +18,12 @@ from penumbra.bundle import DepthSpec
 from penumbra.errors import PenumbraError
 from penumbra.models import load_model
 from penumbra.models.monodepth import KITTI_RIG, Monodepth
+from penumbra.options import least_and_most, width_and_height
 from penumbra.training.camvid import read_image
 from penumbra.training.depth_evaluation import errors_of, predictor
 from penumbra.training.kitti import Recording, find_measured, find_pairs, read_depth, whole
 from penumbra.training.rendered import cached_stereo, kitti_plan
-from penumbra.training.segmentation import normalised_for, pair_of
+from penumbra.training.segmentation import normalised_for
 from penumbra.training.settings import MonodepthOptions
 from penumbra.training.stereo_augmentation import StereoSample, random_stereo_view
 from penumbra.training.stereo_losses import UNKNOWN, Weights, stereo_loss
@@ -126,8 +127,8 @@ class DepthTask:
 
 def monodepth_task(options: MonodepthOptions, seed: int) -> DepthTask:
     """Monodepth on stereo pairs, as the command line asks for it."""
-    width, height = pair_of(options.size, "x", int, "--size")
-    zoom = pair_of(options.zoom, ",", float, "--zoom")
+    width, height = width_and_height(options.size)
+    zoom = least_and_most(options.zoom, "--zoom")
     if zoom[0] < 1:
         raise PenumbraError(f"--zoom {options.zoom}: from 1 on, there is nothing around the image")
     depth = KITTI_RIG | {

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch.utils.data import Dataset
 from penumbra.errors import PenumbraError
 from penumbra.models import load_model
 from penumbra.models.segnet import Probabilities, SegNet, normalise
+from penumbra.options import least_and_most, width_and_height
 from penumbra.training.augmentation import random_view
 from penumbra.training.camvid import LabelledImages, load_camvid
 from penumbra.training.losses import frequency_weights, segmentation_loss
@@ -91,8 +91,8 @@ def segnet_task(options: SegNetOptions, seed: int) -> SegmentationTask:
     """SegNet on CamVid, as the command line asks for it."""
     if options.data is None:
         raise PenumbraError("--data is missing: give CamVid's folder (with train/, trainannot/ …)")
-    width, height = pair_of(options.crop, "x", int, "--crop")
-    scales = pair_of(options.scales, ",", float, "--scales")
+    width, height = width_and_height(options.crop, "--crop")
+    scales = least_and_most(options.scales, "--scales")
     withhold = [name for name in options.withhold.split(",") if name]
     train, validation = (
         load_camvid(Path(options.data), split, withhold, options.skip_bad)
@@ -122,15 +122,6 @@ def segnet_task(options: SegNetOptions, seed: int) -> SegmentationTask:
         seed,
         options.outliers,
     )
-
-
-def pair_of(text: str, separator: str, kind: type, name: str) -> tuple[Any, Any]:
-    """The two values of an option such as `256x192`."""
-    try:
-        first, second = (kind(part) for part in text.split(separator))
-    except ValueError:
-        raise PenumbraError(f"{name} {text!r}: write it as A{separator}B") from None
-    return first, second
 
 
 def normalised_for(model: nn.Module, images: Tensor) -> Tensor:

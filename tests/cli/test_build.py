@@ -51,9 +51,8 @@ def test_a_bundle_of_any_size_needs_one(tmp_path, bundle, capsys):
     assert "say which (--size 480x360" in capsys.readouterr().err
     assert build(anything, *FOR_ANOTHER_MACHINE, "--size", "64x32") == 0
     assert "-64x32-" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        build(anything, *FOR_ANOTHER_MACHINE, "--size", "wide")
-    assert "'wide' is not WIDTHxHEIGHT" in capsys.readouterr().err
+    assert build(anything, *FOR_ANOTHER_MACHINE, "--size", "wide") == 2
+    assert "--size 'wide': write it as WIDTHxHEIGHT" in capsys.readouterr().err
 
 
 def test_without_a_gpu_it_says_so_before_it_builds(bundle, tmp_path, capsys, monkeypatch):

@@ -1,0 +1,28 @@
+"""Options that are two numbers in one word: `480x360`, `1,1.3`."""
+
+from __future__ import annotations
+
+from penumbra.errors import PenumbraError
+
+
+def width_and_height(text: str, name: str = "--size") -> tuple[int, int]:
+    """Of `480x360`, which was given as the option `name`."""
+    try:
+        width, height = map(int, text.lower().split("x"))
+    except ValueError:
+        width = height = 0
+    if width < 1 or height < 1:
+        raise PenumbraError(f"{name} {text!r}: write it as WIDTHxHEIGHT, such as 480x360")
+    return width, height
+
+
+def least_and_most(text: str, name: str) -> tuple[float, float]:
+    """Of `1,1.3`, which was given as the option `name`."""
+    try:
+        least, most = map(float, text.split(","))
+        is_range = least <= most
+    except ValueError:
+        is_range = False
+    if not is_range:
+        raise PenumbraError(f"{name} {text!r}: write it as LEAST,MOST, such as 1,1.3")
+    return least, most
