@@ -15,12 +15,16 @@ scores and covariances (3, 11 and 20 classes). There the mean standard deviation
 scores have noise of 0.5, 2.5 % (1), 6 % (2) and 7 % (3).
 
 Gauss-Hermite nodes ±a stand in pairs, and the sigmoid of a pair needs one exponential: with
-u = p (1-p) and g = cosh(a √v) - 1
+u = p (1-p), e = exp(a √v) and q = u (e - 1)² / (e + u (e - 1)²)
 
-    (p₊ + p₋)/2 - p = u (1 - 2p) g / (1 + 2 u g),   (p₊ - p₋)/2 = u sinh(a √v) / (1 + 2 u g),
+    (p₊ + p₋)/2 - p = (1 - 2p)/2 · q,   ((p₊ - p₋)/2)² = u q (1 - q) + q²/4,
 
-where sinh² = g (g + 2) and nothing cancels, however small p. No Cholesky factor and no eigenvector
-is asked for.
+so that with the pairs' weights w, m = Σ w q and n = Σ w q²
+
+    E[p_k] = p + (1 - 2p)/2 · m,   Var[p_k] = u m + (1 - 2p)²/4 · (2 n - m²),
+
+where nothing cancels, however small p: m² is less than n. No Cholesky factor and no eigenvector is
+asked for.
 
 Where z = μ + Σ_r f_r √b_r ξ_r with few sources ξ (loadings F, sources b), all pairs of classes are
 more than is needed. With M = Σ_j s_j F_j, the pull of all classes, and d_k = Σ_r b_r (F_kr - M_r)²,
@@ -108,15 +112,15 @@ def log_odds_of_factors(loadings: Tensor, mean: Tensor, sources: Tensor) -> LogO
     rest = torch.where(first, doubt, 1 - share).clamp(min=torch.finfo(mean.dtype).tiny ** 0.4)
     middle = loadings.mT @ share  # M
     away = loadings.mT @ torch.where(first, -doubt, share)  # M - F_k of the first
-    drawn = sources * middle
-    distance = (
-        loadings.square() @ sources - (2 * loadings) @ drawn + (drawn * middle).sum(1, keepdim=True)
-    )
+    pulled = loadings @ (sources * middle)  # Σ_r F_kr b_r M_r
+    # Their mean is Σ_r b_r M_r², of fewer terms than there are sources.
+    distance = loadings.square() @ sources - 2 * pulled + (share * pulled).sum(1, keepdim=True)
     from_first = (sources * away.square()).sum(1, keepdim=True)
     distance = torch.where(first, from_first, distance.clamp(min=0))  # Σ_r b_r (F_kr - M_r)²
     total = (share * distance).sum(1, keepdim=True)
-    drift = distance / rest
-    return LogOdds(share, rest, drift / rest, ((total - share * drift) / rest).clamp(min=0))
+    inverse = 1 / rest  # one division for three
+    drift = distance * inverse
+    return LogOdds(share, rest, drift * inverse, ((total - share * drift) * inverse).clamp(min=0))
 
 
 def _first_largest(mean: Tensor, numbers: Tensor) -> Tensor:
@@ -135,19 +139,17 @@ def probabilities(odds: LogOdds) -> tuple[Tensor, Tensor]:
     share = odds.share * torch.exp(-shift)
     scale = 1 / (share + odds.rest)
     p, others = share * scale, odds.rest * scale
-    u, slope = p * others, others - p
+    u = p * others
     moved: Tensor | float = 0.0
     square: Tensor | float = 0.0
-    straight: Tensor | float = 0.0
     for node, weight in _PAIRS:
-        up = torch.exp((0.5 * node) * std)
-        bend = (up - 1 / up).square()  # 2 g, without the cancellation of up² + 1/up² - 2
-        outer = u / (1 + u * bend)
-        curved = bend * outer
-        weighted = weight * curved
+        up = torch.exp(node * std)
+        bent = u * (up - 1).square()
+        q = bent / (up + bent)
+        weighted = weight * q
         moved = moved + weighted
-        square = square + weighted * curved
-        straight = straight + weighted * outer
-    mean = p + 0.5 * slope * moved
-    variance = 0.25 * (slope.square() * (square - moved.square()) + square) + straight
-    return mean / mean.sum(1, keepdim=True), variance.clamp(min=0)
+        square = square + weighted * q
+    half = 0.5 * (others - p)
+    mean = p + half * moved
+    variance = u * moved + half.square() * (2 * square - moved.square())
+    return mean * (1 / mean.sum(1, keepdim=True)), variance
