@@ -3,6 +3,7 @@
 from penumbra.propagation.rules import (  # noqa: F401
     activation,
     affine,
+    arithmetic,
     clipped,
     elu,
     logistic,
