@@ -17,11 +17,7 @@ import torch
 from torch import Tensor
 
 from penumbra.propagation.errors import PropagationError
-from penumbra.propagation.moments import (
-    ChannelMoments,
-    Moments,
-    map_within_channels,
-)
+from penumbra.propagation.moments import ChannelMoments, Moments, map_within_channels
 from penumbra.propagation.registry import rule
 
 
