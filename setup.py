@@ -45,7 +45,7 @@ setup(
     entry_points={
         "console_scripts": [
             "penumbra = penumbra.cli.main:main",
-            "perception_node = penumbra.nodes.perception_node:main",
+            "perception_node = penumbra.vehicle.node.perception_node:main",
         ]
     },
     options=QUOTED_PYTHON if " " in sys.executable else {},

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penumbra.nodes.domain import private_domain
+from penumbra.replay.domain import private_domain
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("PENUMBRA_DATA") or ROOT.parent / "shared" / "data")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from penumbra.runners.cuda import SIGNATURES
+from penumbra.vehicle.runners.cuda import SIGNATURES
 
 DEVICE_NAME, CAPABILITY, CONTEXT = "Stand-in GPU", (8, 7), 0x1000
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE = 1, 2, 201, 400

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from penumbra.bundle import Bundle
-from penumbra.export.frame import Scores
-from penumbra.models.monodepth import Monodepth
-from penumbra.models.segnet import SegNet, normalise
+from penumbra.offline.datasets.camvid import CLASSES
+from penumbra.offline.export.frame import Scores
+from penumbra.offline.models.monodepth import Monodepth
+from penumbra.offline.models.segnet import SegNet, normalise
 from penumbra.propagation import propagate
-from penumbra.training.camvid import CLASSES
 from penumbra.verification.parity import Choices
 
 WIDTH = 0.125

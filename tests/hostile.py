@@ -12,7 +12,7 @@ import numpy as np
 from builtin_interfaces.msg import Time
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
-from penumbra.conversions import ENCODINGS
+from penumbra.vehicle.conversions import ENCODINGS
 
 NAMES = [*ENCODINGS, "", "BGR8", "32FC1", "16UC1", "8UC3", "rgb16", "jpeg", "x" * 1000, "nv12"]
 SIZES = [0, 1, 2, 3, 35, 36, 47, 48, 49, 1000, 65535, 2**31 - 1, 2**32 - 1]

@@ -36,7 +36,7 @@ class NodeProcess:
     def __init__(self, *program: str, **parameters: Any) -> None:
         settings = {"diagnostics.min_input_rate": 0.0, "threads": 1, **parameters}
         given = [f"-p{name}:={_yaml(value)}" for name, value in settings.items()]
-        program = program or ("-m", "penumbra.nodes.perception_node")
+        program = program or ("-m", "penumbra.vehicle.node.perception_node")
         self.process = subprocess.Popen(
             [sys.executable, *program, "--ros-args", *(a for p in given for a in ("-p", p[2:]))],
             env={**os.environ, "RCUTILS_LOGGING_BUFFERED_STREAM": "0"},

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from penumbra import runners
-from penumbra.runners import RunnerError, engine
-from penumbra.runners.base import Runner
+from penumbra.vehicle import runners
+from penumbra.vehicle.runners import RunnerError, engine
+from penumbra.vehicle.runners.base import Runner
 
 FAIL, OUT_OF_MEMORY = (1, 2, 3), (1, 2, 4)
 
@@ -60,6 +60,6 @@ class StubLane:
 
 if __name__ == "__main__":
     runners.RUNNERS["onnxruntime"] = ("__main__", "StubRunner")
-    from penumbra.nodes.perception_node import main
+    from penumbra.vehicle.node.perception_node import main
 
     sys.exit(main())

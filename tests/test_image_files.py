@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sensor_msgs.msg import CompressedImage, Image
 
-from penumbra.conversions import (
+from penumbra.image_files import MAX_PIXELS, ImageFileError, decode_image, image_size
+from penumbra.vehicle.conversions import (
     REASONS,
     ConversionError,
     check_compressed_image,
     compressed_image_of,
     image_of,
 )
-from penumbra.image_files import MAX_PIXELS, ImageFileError, decode_image, image_size
 
 RANDOM = np.random.default_rng(0)
 

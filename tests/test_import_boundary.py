@@ -14,16 +14,16 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "penumbra"
 OFFLINE = (
-    "penumbra.benchmarks",
-    "penumbra.experiments",
-    "penumbra.export",
-    "penumbra.models",
-    "penumbra.montecarlo",
+    "penumbra.lab.benchmarks",
+    "penumbra.lab.experiments",
+    "penumbra.offline.export",
+    "penumbra.offline.models",
+    "penumbra.propagation.montecarlo",
     "penumbra.propagation",
-    "penumbra.training",
+    "penumbra.offline.training",
     "penumbra.verification",
 )
-ROS = ("penumbra.nodes", "penumbra.bags.replay")
+ROS = ("penumbra.vehicle.node", "penumbra.replay")
 
 # Imports every module named on the command line in a Python where the first name does not exist.
 IMPORT_WITHOUT = """
@@ -63,7 +63,7 @@ def test_imports_without(absent, elsewhere):
 
 
 @pytest.mark.parametrize(
-    "absent, needs_it", [("rclpy", "penumbra.nodes.perception_node"), ("torch", "torch")]
+    "absent, needs_it", [("rclpy", "penumbra.vehicle.node.perception_node"), ("torch", "torch")]
 )
 def test_what_is_absent_really_is(absent, needs_it):
     """So that the test above can fail."""

@@ -14,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import yaml
 
-from penumbra.nodes.parameters import parameters
+from penumbra.vehicle.node.parameters import parameters
 
 ROOT = Path(__file__).resolve().parents[1]
 

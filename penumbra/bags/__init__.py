@@ -1,13 +1,10 @@
-"""Drives in bags: written from data sets and rendered streets, read in any format, replayed.
+"""Drives in bags: written whole or not at all, read in any format.
 
-    write_drive(camvid_drive(folder, sequence="0001TP"), out)    # a rosbag2, whole or not at all
-    with open_bag(path) as bag:
-        for topic, stamp_ns, message in bag: ...
-
-Only `penumbra.bags.replay` needs ROS, and is imported by itself.
+write_drive(images_drive(folder), out)    # a rosbag2
+with open_bag(path) as bag:
+    for topic, stamp_ns, message in bag: ...
 """
 
-from penumbra.bags.camvid import camvid_drive
 from penumbra.bags.conversion import convert_bag
 from penumbra.bags.finding import find_bags
 from penumbra.bags.frames import (
@@ -22,11 +19,9 @@ from penumbra.bags.frames import (
     Stretch,
     write_drive,
 )
-from penumbra.bags.kitti import kitti_drive
 from penumbra.bags.messages import array_of
 from penumbra.bags.pictures import images_drive, video_drive
 from penumbra.bags.reader import Bag, Recorded, Topic, open_bag
-from penumbra.bags.street import street_drive
 from penumbra.bags.writer import STORAGES, BagWriter
 
 __all__ = [
@@ -45,13 +40,10 @@ __all__ = [
     "Stretch",
     "Topic",
     "array_of",
-    "camvid_drive",
     "convert_bag",
     "find_bags",
     "images_drive",
-    "kitti_drive",
     "open_bag",
-    "street_drive",
     "video_drive",
     "write_drive",
 ]

@@ -87,7 +87,7 @@ def serialised(message: Any, type_name: str) -> bytes:
 def array_of(message: Any) -> np.ndarray:
     """The picture in an Image (bgr8, rgb8, mono8, 32FC1) or CompressedImage (BGR), as written here.
 
-    For the node's input, which may be anything, there is `penumbra.conversions`.
+    For the node's input, which may be anything, there is `penumbra.vehicle.conversions`.
     """
     if not hasattr(message, "encoding"):
         decoded = cv2.imdecode(np.asarray(message.data), cv2.IMREAD_COLOR)

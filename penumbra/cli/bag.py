@@ -107,13 +107,13 @@ def _stretch(arguments: argparse.Namespace) -> Stretch:
 
 
 def _camvid(arguments: argparse.Namespace) -> Drive:
-    from penumbra.bags import camvid_drive
+    from penumbra.offline.datasets.camvid_drive import camvid_drive
 
     return camvid_drive(arguments.source, arguments.split, arguments.sequence, _stretch(arguments))
 
 
 def _kitti(arguments: argparse.Namespace) -> Drive:
-    from penumbra.bags import kitti_drive
+    from penumbra.offline.datasets.kitti_drive import kitti_drive
 
     return kitti_drive(arguments.source, arguments.sequence, arguments.camera, _stretch(arguments))
 
@@ -131,8 +131,8 @@ def _video(arguments: argparse.Namespace) -> Drive:
 
 
 def _street(arguments: argparse.Namespace) -> Drive:
-    from penumbra.bags import street_drive
-    from penumbra.scenes import Camera
+    from penumbra.offline.scenes import Camera
+    from penumbra.offline.scenes.street_drive import street_drive
 
     width, height = width_and_height(arguments.size)
     return street_drive(

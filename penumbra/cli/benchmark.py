@@ -60,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what was found and the table of goals; write and draw it. 1 if a part of all failed."""
-    from penumbra.benchmarks import everything
-    from penumbra.benchmarks.reports import REPORTS, Asked
+    from penumbra.lab.benchmarks import suite
+    from penumbra.lab.benchmarks.reports import REPORTS, Asked
 
     if arguments.repetitions < 1:
         raise PenumbraError(f"--repetitions is {arguments.repetitions}: give at least 1")
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.frames,
     )
     if arguments.what == "all":
-        return 0 if everything.run(asked, arguments.json, arguments.plot) else 1
+        return 0 if suite.run(asked, arguments.json, arguments.plot) else 1
     report = REPORTS[arguments.what](asked)
-    everything.conclude(asked, report, arguments.json, arguments.plot)
+    suite.conclude(asked, report, arguments.json, arguments.plot)
     return 0

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from penumbra.options import width_and_height
 
 if TYPE_CHECKING:
-    from penumbra.runners import Runner
-    from penumbra.runners.engine import Engine
+    from penumbra.vehicle.runners import Runner
+    from penumbra.vehicle.runners.engine import Engine
 
 EXAMPLE = (
     "penumbra build bundles/street --backend tensorrt-rtx --compute-capability 8.9 --build-only"
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build or find the engine, try it, say where it is."""
     from penumbra.bundle import load_bundle
-    from penumbra.runners import Settings, create, engine
+    from penumbra.vehicle.runners import Settings, create, engine
 
     bundle = load_bundle(arguments.bundle)
     settings = Settings(
@@ -106,8 +106,8 @@ def _build(needed: Engine, force: bool) -> bool:
 def _check_gpu(arguments: argparse.Namespace) -> None:
     """That there is a GPU to build for or to try the engine on, before anything is built."""
     from penumbra.errors import PenumbraError
-    from penumbra.runners.base import RunnerError
-    from penumbra.runners.cuda import Cuda
+    from penumbra.vehicle.runners.base import RunnerError
+    from penumbra.vehicle.runners.cuda import Cuda
 
     wanted = arguments.compute_capability
     if arguments.build_only and wanted is not None and arguments.backend == "tensorrt-rtx":

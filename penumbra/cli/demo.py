@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penumbra.demo import Finding
+    from penumbra.lab.demo import Finding
 
 EXAMPLE = "penumbra demo --out penumbra-demo"
 
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     """1 if the rendered object was not reported, or too early."""
     from tqdm import tqdm
 
-    from penumbra.demo import demonstrate
+    from penumbra.lab.demo import demonstrate
 
     finding = demonstrate(
         arguments.source,

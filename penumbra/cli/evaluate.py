@@ -4,7 +4,7 @@ For segmentation: global accuracy, class average (mean recall) and mean intersec
 the plain, the Monte-Carlo or the propagated prediction, over all labelled pixels of a CamVid split
 at full size, and the expected calibration error of its largest probability (15 bins). Classes that
 the network was trained without are left out. The propagated prediction is made with the gains of
-`penumbra calibrate` where they lie beside the weights.
+`penumbra fit-gains` where they lie beside the weights.
 
 For depth: abs_rel, sq_rel, rmse (metres), rmse_log and the shares a1, a2, a3 of pixels within a
 factor of 1.25, 1.25², 1.25³, over the pixels with measured depth up to 80 m inside the crop of Garg
@@ -29,7 +29,7 @@ from penumbra.errors import PenumbraError
 if TYPE_CHECKING:
     from torch import nn
 
-    from penumbra.training.metrics import Confusion
+    from penumbra.offline.metrics.segmentation import Confusion
 
 EXAMPLE = "penumbra evaluate segnet ~/.cache/penumbra/runs/street/best --data streets --split test"
 METHODS = ("deterministic", "monte-carlo", "propagated")
@@ -77,10 +77,10 @@ def _segnet(arguments: argparse.Namespace) -> dict[str, Any]:
 
     from tqdm import tqdm
 
-    from penumbra.models import load_model, read_header
-    from penumbra.training.camvid import CLASSES, load_camvid
-    from penumbra.training.metrics import Reliability
-    from penumbra.training.segmentation import confusion_of, predictor
+    from penumbra.offline.datasets.camvid import CLASSES, load_camvid
+    from penumbra.offline.metrics.segmentation import Reliability
+    from penumbra.offline.models import load_model, read_header
+    from penumbra.offline.training.segmentation import confusion_of, predictor
 
     if read_header(arguments.checkpoint)["architecture"] != "segnet":
         raise PenumbraError(f"{arguments.checkpoint} is not a SegNet")
@@ -110,10 +110,10 @@ def _monodepth(arguments: argparse.Namespace) -> dict[str, Any]:
     from tqdm import tqdm
 
     from penumbra.bundle import DepthSpec
-    from penumbra.models import load_model, read_header
-    from penumbra.training.coverage import Coverage
-    from penumbra.training.depth_evaluation import errors_of, median_predictor, predictor
-    from penumbra.training.kitti import find_measured, find_pairs, whole
+    from penumbra.offline.datasets.kitti import find_measured, find_pairs, whole
+    from penumbra.offline.metrics.coverage import Coverage
+    from penumbra.offline.models import load_model, read_header
+    from penumbra.offline.training.depth_evaluation import errors_of, median_predictor, predictor
 
     if read_header(arguments.checkpoint)["architecture"] != "monodepth":
         raise PenumbraError(f"{arguments.checkpoint} is not a Monodepth")
@@ -142,20 +142,20 @@ def _monodepth(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _walk(arguments: argparse.Namespace, model: nn.Module) -> nn.Module | None:
     """What propagates, with its calibration if there is one; None for the other methods."""
-    from penumbra.calibration import walk_of_checkpoint
+    from penumbra.offline.export.walk import walk_of_checkpoint
 
     propagates = arguments.method == "propagated"
     return walk_of_checkpoint(arguments.checkpoint, model) if propagates else None
 
 
 def _described(arguments: argparse.Namespace) -> dict[str, Any]:
-    from penumbra.calibration import load_calibration
+    from penumbra.offline.gains_file import load_gains
 
     described: dict[str, Any] = {"method": arguments.method}
     if arguments.method == "monte-carlo":
         described |= {"samples": arguments.samples, "seed": arguments.seed}
     if arguments.method == "propagated":
-        described["calibrated"] = load_calibration(arguments.checkpoint) is not None
+        described["calibrated"] = load_gains(arguments.checkpoint) is not None
     return described
 
 
@@ -165,7 +165,7 @@ def _per_class(classes: list[str], confusion: Confusion) -> dict[str, dict[str, 
 
 
 def _table(result: dict[str, Any]) -> str:
-    from penumbra.training.coverage import NOTE, coverage_table
+    from penumbra.offline.metrics.coverage import NOTE, coverage_table
 
     lines = []
     for name, value in result.items():

@@ -15,8 +15,8 @@ import argparse
 import json
 import shlex
 
-from penumbra.calibration import VARIANCES
 from penumbra.errors import PenumbraError
+from penumbra.offline.gains_file import VARIANCES
 
 EXAMPLE = (
     "penumbra export ~/.cache/penumbra/runs/street/best --out bundles/street "
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-calibration",
         action="store_true",
-        help="leave out what `penumbra calibrate` wrote beside the weights; with it, --relu and "
+        help="leave out what `penumbra fit-gains` wrote beside the weights; with it, --relu and "
         "--softmax are those of the calibration",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from tqdm import tqdm
 
-    from penumbra.export import ExportOptions, export_bundle
+    from penumbra.offline.export import ExportOptions, export_bundle
 
     options = ExportOptions(
         arguments.height,

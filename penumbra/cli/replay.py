@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         refuse_existing(arguments.record)
     with open_bag(arguments.bag) as bag:
         try:
-            from penumbra.bags.replay import Lockstep, Playing, Recording, replay
+            from penumbra.replay.bag_replay import Lockstep, Playing, Recording, replay
         except ModuleNotFoundError as error:
             if error.name and error.name.startswith("penumbra"):
                 raise

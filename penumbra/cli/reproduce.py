@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from penumbra.experiments import names
+from penumbra.lab.experiments import names
 
 EXAMPLE = "penumbra reproduce synthetic --out reproduction"
 
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print every table, and where the pictures are."""
     import torch
 
-    from penumbra.experiments.reporting import reproduce, title, write_report
+    from penumbra.lab.experiments.reporting import reproduce, title, write_report
 
     torch.set_num_threads(arguments.threads)
     chosen = names() if "all" in arguments.what else list(dict.fromkeys(arguments.what))

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from penumbra.training.rendered import Plan, write_scenes
+    from penumbra.offline.scenes.dataset import Plan, write_scenes
 
     width, height = width_and_height(arguments.size or _SIZES[arguments.layout])
     plan = Plan(arguments.layout, width, height, arguments.seed)

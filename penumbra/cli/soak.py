@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penumbra.soak.judging import Finding, Record
+    from penumbra.lab.soak.assessment import Finding
+    from penumbra.replay.load_record import LoadRecord
 
 EXAMPLE = "penumbra soak --minutes 60 --json soak.json --plot soak.png"
 NOT_HELD = 1
@@ -45,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from penumbra.files import cache_folder
-    from penumbra.soak import LOG, Plan, soak
-    from penumbra.soak.judging import judge
+    from penumbra.lab.soak import LOG, Plan, soak
+    from penumbra.lab.soak.assessment import assess
 
     plan = Plan(
         arguments.minutes,
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     bar = tqdm(total=plan.minutes * 60, unit="s", leave=False, delay=1e-6,
                bar_format="{l_bar}{bar}| {n:.0f}/{total:.0f} s{postfix}")  # fmt: skip
 
-    def begun(record: Record) -> None:
+    def begun(record: LoadRecord) -> None:
         before = {number: signal.signal(number, lambda *_: stop.set()) for number in _SIGNALS}
         handlers.update(before)
         bar.write(
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         bar.close()
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    findings = judge(record)
+    findings = assess(record)
     _print(record, findings, cache_folder() / LOG)
     if arguments.json:
         _write_json(arguments.json, record, findings)
@@ -95,16 +96,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(finding.passed for finding in findings) else NOT_HELD
 
 
-def _print(record: Record, findings: list[Finding], log: Path) -> None:
+def _print(record: LoadRecord, findings: list[Finding], log: Path) -> None:
     how = "interrupted after" if record.interrupted else "watched for"
     print(f"{how} {record.seconds:.0f} s, {len(record.sent)} images sent; the node's log: {log}")
     for finding in findings:
         print(f"{'holds ' if finding.passed else 'FAILED'}  {finding.what:28} {finding.text}")
 
 
-def _write_json(path: Path, record: Record, findings: list[Finding]) -> None:
-    from penumbra.benchmarks.timing import machine
+def _write_json(path: Path, record: LoadRecord, findings: list[Finding]) -> None:
     from penumbra.files import write_atomically
+    from penumbra.lab.timing import machine
 
     facts = {
         "passed": all(finding.passed for finding in findings),
@@ -124,8 +125,8 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and value != value else value
 
 
-def _draw(path: Path, record: Record) -> None:
+def _draw(path: Path, record: LoadRecord) -> None:
     from penumbra.files import write_atomically
-    from penumbra.soak.drawing import draw
+    from penumbra.lab.soak.drawing import draw
 
     write_atomically(path, draw(record))

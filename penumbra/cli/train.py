@@ -21,14 +21,14 @@ from typing import Any
 
 from penumbra.errors import PenumbraError
 from penumbra.files import cache_folder, write_atomically
-from penumbra.training.settings import MonodepthOptions, SegNetOptions, Settings
+from penumbra.offline.training.settings import MonodepthOptions, SegNetOptions, Settings
 
 EXAMPLE = "penumbra train segnet --data streets --run street --width 0.25 --steps 4000"
 
 # Network → its own options, and the function that makes its task of them and of the seed.
 NETWORKS = {
-    "segnet": (SegNetOptions, "penumbra.training.segmentation:segnet_task"),
-    "monodepth": (MonodepthOptions, "penumbra.training.depth:monodepth_task"),
+    "segnet": (SegNetOptions, "penumbra.offline.training.segmentation:segnet_task"),
+    "monodepth": (MonodepthOptions, "penumbra.offline.training.depth:monodepth_task"),
 }
 
 _TRACELESS = {"seed", "threads", "workers", "validate_every", "save_every", "log_every", "skip_bad"}
@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from penumbra.training.loop import train
-    from penumbra.training.state import seed_everything
+    from penumbra.offline.training.loop import train
+    from penumbra.offline.training.state import seed_everything
 
     kind, maker = NETWORKS[arguments.network]
     folder = _run_folder(arguments.run_name)
@@ -90,7 +90,7 @@ def _remembered(arguments: argparse.Namespace, folder: Path, kind: type) -> tupl
 
 def _begin(folder: Path, options: Any, settings: Settings, arguments: argparse.Namespace) -> None:
     """On a branch, take over the other's state; set the end to anneal to; remember it all."""
-    from penumbra.training.state import load_state, save_state
+    from penumbra.offline.training.state import load_state, save_state
 
     state = load_state(folder)
     if state is None and arguments.branch_from:
@@ -110,7 +110,7 @@ def _provenance(network: str, options: Any, settings: Settings) -> dict[str, Any
     Folders are named without their place on this machine; defaults and what leaves no trace in
     the weights are left out.
     """
-    from penumbra.models import read_header
+    from penumbra.offline.models import read_header
 
     chosen = {
         part.name: value

@@ -139,7 +139,7 @@ def _many(bags: list[Path], arguments: argparse.Namespace) -> int:
 
 
 def _print(facts: dict[str, Any]) -> None:
-    from penumbra.training.coverage import NOTE, coverage_table
+    from penumbra.offline.metrics.coverage import NOTE, coverage_table
     from penumbra.verification.report import NOISE, TITLES
 
     figures, speed = facts["figures"], facts["speed"]

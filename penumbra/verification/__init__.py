@@ -31,7 +31,7 @@ from penumbra.bags import Bag, Recorded, open_bag
 from penumbra.bags.messages import header_stamp
 from penumbra.bundle import Bundle, load_bundle
 from penumbra.errors import PenumbraError
-from penumbra.node_process import NODE, Progress, send_through_node
+from penumbra.replay.process import NODE, Progress, send_through_node
 from penumbra.share import bundle_folder
 from penumbra.verification.comparison import Comparison
 from penumbra.verification.frames import answers, chosen_frames, outputs_of

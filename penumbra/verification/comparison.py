@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from penumbra.bundle import Bundle
-from penumbra.training.coverage import Coverage
-from penumbra.training.depth_metrics import LEAST, MOST, DepthErrors, judged_pixels
-from penumbra.training.metrics import IGNORE, Confusion, Reliability
-from penumbra.verification.figures import Calibration, Likeness, agreement, relative_error
+from penumbra.offline.metrics.agreement import Calibration, Likeness, agreement, relative_error
+from penumbra.offline.metrics.coverage import Coverage
+from penumbra.offline.metrics.depth import LEAST, MOST, DepthErrors, judged_pixels
+from penumbra.offline.metrics.segmentation import IGNORE, Confusion, Reliability
 from penumbra.verification.frames import Answer
 from penumbra.verification.reference import Reference
 

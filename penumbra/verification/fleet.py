@@ -24,7 +24,7 @@ from penumbra.bags.reader import storage_files
 from penumbra.bundle import Bundle, load_bundle
 from penumbra.errors import PenumbraError
 from penumbra.files import write_atomically
-from penumbra.node_process import Progress
+from penumbra.replay.process import Progress
 from penumbra.share import bundle_folder
 from penumbra.verification import verify
 from penumbra.verification.overview import overview, row_of

@@ -14,10 +14,10 @@ import yaml
 from penumbra.bags import DEPTH_TOPIC, LABELS_TOPIC, Bag, Recorded, array_of
 from penumbra.bags.messages import header_stamp
 from penumbra.bundle import Bundle
-from penumbra.conversions import compressed_image_of, image_of
 from penumbra.errors import PenumbraError
-from penumbra.node_process import NODE
-from penumbra.training.metrics import IGNORE
+from penumbra.offline.metrics.segmentation import IGNORE
+from penumbra.replay.process import NODE
+from penumbra.vehicle.conversions import compressed_image_of, image_of
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def answers(
     bag: Bag, recording: Bag, topic: str, stamps: Sequence[int], bundle: Bundle
 ) -> Iterator[Answer]:
     """Frame by frame in the order of `stamps`, read from both bags as they are needed."""
-    from penumbra.nodes.camera import fitted  # needs ROS, as making the recording did
+    from penumbra.vehicle.node.camera import fitted
 
     wanted = set(stamps)
     images = _Stream(bag, topic, wanted)

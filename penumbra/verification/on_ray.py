@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penumbra.errors import PenumbraError
-from penumbra.nodes.domain import DOMAINS
+from penumbra.replay.domain import DOMAINS
 from penumbra.verification.fleet import Executor, Job, Result, run
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import numpy as np
 
 from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
-from penumbra.training.metrics import IGNORE
+from penumbra.offline.metrics.segmentation import IGNORE
+from penumbra.vehicle.colours import colour_depth, colour_labels, colour_uncertainty, panel
 from penumbra.verification.comparison import Comparison, FrameFigures
 from penumbra.verification.frames import Answer
 from penumbra.verification.reference import Reference, References
-from penumbra.visualize import colour_depth, colour_labels, colour_uncertainty, panel
 
 _CODECS = {".mp4": "mp4v", ".avi": "MJPG"}
 _TOO_SURE = np.array([178, 24, 43], np.float32)  # red: less uncertainty than Monte Carlo has

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from penumbra.bundle import MODEL, Bundle
-from penumbra.calibration import walk_of_bundle
 from penumbra.errors import PenumbraError
-from penumbra.export.frame import Frame, frame_of
 from penumbra.image_files import read_image_file
-from penumbra.models import load_model, pooling
-from penumbra.runners import create
+from penumbra.offline.export.frame import Frame, frame_of
+from penumbra.offline.export.walk import walk_of_bundle
+from penumbra.offline.models import load_model, pooling
+from penumbra.vehicle.runners import create
 
 PREDICTION, UNCERTAINTY = 0.9999, 0.999  # the shares of equal pixels that are asked for
 RELATIVE, ABSOLUTE = 1e-4, 1e-6  # differences of an uncertainty, or a disparity, that are none

@@ -18,11 +18,11 @@ from torch import Tensor
 from penumbra.bundle import WEIGHTS, Bundle
 from penumbra.errors import PenumbraError
 from penumbra.files import cache_folder, write_atomically
-from penumbra.models import load_model
-from penumbra.models.segnet import Probabilities
-from penumbra.montecarlo import monte_carlo
+from penumbra.offline.models import load_model
+from penumbra.offline.models.segnet import Probabilities
+from penumbra.offline.training.segmentation import normalised_for
 from penumbra.propagation import Moments
-from penumbra.training.segmentation import normalised_for
+from penumbra.propagation.montecarlo import monte_carlo
 
 FORMAT = 3  # of the kept files: a change of what is computed needs the next number
 FEWEST = 8  # samples: two halves whose variance means anything

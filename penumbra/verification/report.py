@@ -13,10 +13,10 @@ import cv2
 import numpy as np
 
 from penumbra.files import write_atomically
-from penumbra.training.coverage import NOTE
+from penumbra.offline.metrics.coverage import NOTE
 from penumbra.verification import curves
 from penumbra.verification.comparison import OURS, SAMPLED
-from penumbra.verification.reading import how_to_read
+from penumbra.verification.explanations import how_to_read
 
 PAGE, FIGURES = "index.html", "figures.json"
 SHOWN = 12  # panels: the worst frames, and others spread over the drive

@@ -14,17 +14,18 @@ from penumbra.bags import (
     LABELS_TOPIC,
     Stretch,
     array_of,
-    camvid_drive,
     images_drive,
-    kitti_drive,
     open_bag,
-    street_drive,
     video_drive,
     write_drive,
 )
 from penumbra.bags.messages import START_NS
 from penumbra.errors import PenumbraError
-from penumbra.scenes import VOID, Camera
+from penumbra.offline.datasets.camvid_classes import VOID
+from penumbra.offline.datasets.camvid_drive import camvid_drive
+from penumbra.offline.datasets.kitti_drive import kitti_drive
+from penumbra.offline.scenes import Camera
+from penumbra.offline.scenes.street_drive import street_drive
 
 SECOND = 10**9
 # KITTI's calibration of camera 2, with a rotation and an original size that can be told apart.

@@ -11,9 +11,9 @@ from small_drives import write_png
 
 from penumbra.bundle import MODEL, WEIGHTS, write_bundle
 from penumbra.cli.main import main
-from penumbra.export import ExportOptions, export_bundle
-from penumbra.models import save_model
-from penumbra.models.segnet import SegNet
+from penumbra.offline.export import ExportOptions, export_bundle
+from penumbra.offline.models import save_model
+from penumbra.offline.models.segnet import SegNet
 
 
 @pytest.mark.slow

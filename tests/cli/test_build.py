@@ -56,7 +56,7 @@ def test_a_bundle_of_any_size_needs_one(tmp_path, bundle, capsys):
 
 
 def test_without_a_gpu_it_says_so_before_it_builds(bundle, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("penumbra.runners.cuda.LIBRARY", "libcuda-of-nobody.so.1")
+    monkeypatch.setattr("penumbra.vehicle.runners.cuda.LIBRARY", "libcuda-of-nobody.so.1")
     assert build(bundle, "--backend", "tensorrt-rtx", "--compute-capability", "8.9") == 2
     error = capsys.readouterr().err
     assert "no CUDA driver on this machine" in error

@@ -8,8 +8,8 @@ import pytest
 
 from penumbra.bags import open_bag
 from penumbra.cli.main import main
-from penumbra.demo import ANOMALY_AT, RATE_HZ, SECONDS
-from penumbra.scenes import Camera, render, street
+from penumbra.lab.demo import ANOMALY_AT, RATE_HZ, SECONDS
+from penumbra.offline.scenes import Camera, render, street
 
 
 def topics_of(recording):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from penumbra.cli.main import main
-from penumbra.experiments import synthetic
+from penumbra.lab.experiments import synthetic
 
 
 @pytest.fixture

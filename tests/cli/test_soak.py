@@ -43,7 +43,7 @@ def test_a_node_that_leaks_nothing_is_found_to(words, tmp_path, capsys):
     assert findings["frames lost"]["value"] == record["latency_ms"].count(None)
     assert record["runner"].startswith("onnxruntime")
     assert not record["interrupted"] and not record["node_ended"]
-    assert record["holdings"][0]["threads"] > 1
+    assert record["usage"][0]["threads"] > 1
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

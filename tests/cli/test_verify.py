@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from exported_networks import network
 
-from penumbra.bags import street_drive, write_drive
+from penumbra.bags import write_drive
 from penumbra.bundle import load_bundle, write_bundle
 from penumbra.cli.main import main
-from penumbra.export import ExportOptions, export_bundle
-from penumbra.models import save_model
-from penumbra.scenes import Camera
+from penumbra.offline.export import ExportOptions, export_bundle
+from penumbra.offline.models import save_model
+from penumbra.offline.scenes import Camera
+from penumbra.offline.scenes.street_drive import street_drive
 
 
 @pytest.fixture(scope="module")
@@ -162,5 +163,5 @@ def test_a_mistake_is_told_before_the_node_is_started(words, message, place, cap
 
 def test_a_bundle_promises_what_its_variant_can(place):
     promised = load_bundle(place / "exported").manifest["tolerances"]["monte_carlo"]
-    assert promised["std_relative_error"] == 0.3  # the diagonal rule; see penumbra.export
+    assert promised["std_relative_error"] == 0.3  # the diagonal rule; see penumbra.offline.export
     assert set(promised) == {"label_agreement", "std_relative_error", "spearman"}

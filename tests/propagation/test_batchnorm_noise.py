@@ -16,13 +16,13 @@ from noise_references import (
 )
 from torch import nn
 
-from penumbra.montecarlo import monte_carlo
 from penumbra.propagation import (
     MonteCarloBatchNorm,
     PropagationError,
     fit_batchnorm_noise,
     propagate,
 )
+from penumbra.propagation.montecarlo import monte_carlo
 
 
 def noisy_norm(channels, kind=nn.BatchNorm2d):

@@ -8,7 +8,6 @@ import torch
 from scipy import integrate, stats
 from torch import nn
 
-from penumbra.montecarlo import monte_carlo
 from penumbra.propagation import (
     AdditiveGaussianNoise,
     Moments,
@@ -19,6 +18,7 @@ from penumbra.propagation import (
 )
 from penumbra.propagation.covariance import propagate_covariance, relu_moment
 from penumbra.propagation.moments import CovarianceMoments
+from penumbra.propagation.montecarlo import monte_carlo
 
 
 def affine_with_dropout():

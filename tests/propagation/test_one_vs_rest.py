@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from penumbra.montecarlo import monte_carlo
 from penumbra.propagation import Moments, PropagationError, propagate
 from penumbra.propagation.moments import ChannelMoments, MixedMoments
+from penumbra.propagation.montecarlo import monte_carlo
 from penumbra.propagation.rules import affine, structural
 from penumbra.propagation.rules.one_vs_rest import (
     contrasts,

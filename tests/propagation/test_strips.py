@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from penumbra.models import pooling
+from penumbra.offline.models import pooling
 from penumbra.propagation import Moments, gaussian, strips
 from penumbra.propagation.rules import one_vs_rest, softmax
 from penumbra.propagation.strips import in_strips

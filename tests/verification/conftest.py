@@ -12,8 +12,8 @@ from exported_networks import network
 
 from penumbra.bags import Drive, Frame, write_drive
 from penumbra.bundle import Bundle
-from penumbra.export import ExportOptions, export_bundle
-from penumbra.models import save_model
+from penumbra.offline.export import ExportOptions, export_bundle
+from penumbra.offline.models import save_model
 
 
 @pytest.fixture(autouse=True)

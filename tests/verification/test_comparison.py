@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penumbra.bundle import DepthSpec
-from penumbra.training.metrics import IGNORE
+from penumbra.offline.metrics.segmentation import IGNORE
 from penumbra.verification.comparison import OURS, SAMPLED, Comparison
 from penumbra.verification.frames import Answer
 from penumbra.verification.reference import Reference

@@ -16,10 +16,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from penumbra.bags import find_bags, street_drive, write_drive
+from penumbra.bags import find_bags, write_drive
 from penumbra.cli.main import main
 from penumbra.errors import PenumbraError
-from penumbra.scenes import Camera
+from penumbra.offline.scenes import Camera
+from penumbra.offline.scenes.street_drive import street_drive
 from penumbra.verification import fleet, on_ray
 from penumbra.verification.fleet import Settings, verify_all
 
@@ -152,7 +153,7 @@ def parents_of_nodes(bundle: Path) -> list[int]:
         with contextlib.suppress(OSError):  # it has ended
             words = (process / "cmdline").read_bytes().decode().split("\0")
             if f"bundle:={bundle}" in words:
-                found.append(int(words[words.index("penumbra.with_parent") + 1]))
+                found.append(int(words[words.index("penumbra.replay.child") + 1]))
     return found
 
 

@@ -9,7 +9,7 @@ from small_drives import small_drive, write_images
 from penumbra.bags import IMAGE_TOPIC, LABELS_TOPIC, Drive, open_bag, write_drive
 from penumbra.bags.messages import START_NS
 from penumbra.errors import PenumbraError
-from penumbra.training.metrics import IGNORE
+from penumbra.offline.metrics.segmentation import IGNORE
 from penumbra.verification.frames import _Truth, chosen_frames
 
 LABELS = np.arange(32 * 48, dtype=np.uint32).reshape(32, 48) % 4

@@ -10,8 +10,8 @@ from exported_networks import network, street
 
 from penumbra.errors import PenumbraError
 from penumbra.files import cache_folder
-from penumbra.models.segnet import Probabilities, normalise
-from penumbra.montecarlo import monte_carlo
+from penumbra.offline.models.segnet import Probabilities, normalise
+from penumbra.propagation.montecarlo import monte_carlo
 from penumbra.verification.reference import References
 
 IMAGE = street(48, 64)

@@ -10,10 +10,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penumbra.bags import Stretch, camvid_drive, kitti_drive, open_bag, street_drive, write_drive
+from penumbra.bags import Stretch, open_bag, write_drive
 from penumbra.bundle import load_bundle
-from penumbra.node_process import send_through_node
-from penumbra.scenes import Camera
+from penumbra.offline.datasets.camvid_drive import camvid_drive
+from penumbra.offline.datasets.kitti_drive import kitti_drive
+from penumbra.offline.scenes import Camera
+from penumbra.offline.scenes.street_drive import street_drive
+from penumbra.replay.process import send_through_node
 from penumbra.share import config_folder
 from penumbra.verification import verify
 from penumbra.verification.frames import outputs_of

@@ -1,0 +1,1 @@
+"""The renderer, the paper's experiments, benchmarks and endurance runs."""

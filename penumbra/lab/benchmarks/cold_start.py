@@ -1,0 +1,61 @@
+"""A bundle's first frame in a Python of its own: what a vehicle does once after switching on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from penumbra.bundle import Bundle
+from penumbra.errors import PenumbraError
+
+# The peak is the process's own (VmHWM): getrusage's ru_maxrss begins with that of the parent.
+_PROGRAM = """
+import json, pathlib, sys, time
+begin = time.perf_counter()
+from penumbra.vehicle.pipeline import Config, Pipeline
+from penumbra.vehicle.runners import Settings
+import numpy as np
+imported = time.perf_counter()
+with Pipeline(sys.argv[1], Config(sys.argv[2], settings=Settings(threads=int(sys.argv[3])))) as p:
+    loaded = time.perf_counter()
+    image = np.zeros((int(sys.argv[4]), int(sys.argv[5]), 3), np.uint8)
+    p.process(image)
+    end = time.perf_counter()
+    cpu = time.process_time()
+    for _ in range(int(sys.argv[6]) - 1):
+        p.process(image)
+    status = pathlib.Path("/proc/self/status").read_text().splitlines()
+    peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    print(json.dumps({
+        "runner": p.runner.description, "seconds": end - begin, "import_seconds": imported - begin,
+        "load_seconds": loaded - imported, "infer_seconds": end - loaded, "cpu_seconds": cpu,
+        "megabytes": peak / 1024,
+    }))
+"""
+
+
+@dataclass(frozen=True)
+class ColdStart:
+    """From the first import to the first result, in a process of its own."""
+
+    runner: str
+    seconds: float
+    import_seconds: float
+    load_seconds: float
+    infer_seconds: float
+    cpu_seconds: float
+    megabytes: float  # the most that was resident, over all frames
+
+
+def fresh_process(
+    bundle: Bundle, size: tuple[int, int], runner: str, threads: int, frames: int = 1
+) -> ColdStart:
+    """Start Python, load the bundle, run so many frames of `size` (height, width)."""
+    words = [str(bundle.path.resolve()), runner, *map(str, (threads, *size, frames))]
+    command = [sys.executable, "-c", _PROGRAM, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PenumbraError(f"the first frame failed: {done.stderr.strip()[-300:]}")
+    return ColdStart(**json.loads(done.stdout.splitlines()[-1]))

@@ -1,0 +1,164 @@
+"""One bundle on one runner: the first frame from a cold start, and what every further one costs.
+
+All times of a comparison come from one interleaved run; the ratios are what can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from penumbra.bundle import Bundle
+from penumbra.lab.benchmarks.cold_start import ColdStart, fresh_process
+from penumbra.lab.benchmarks.goals import form_of, kind_of
+from penumbra.lab.timing import Timing, interleaved, ratio, torch_threads
+from penumbra.vehicle.pipeline import Config, Pipeline
+from penumbra.vehicle.runners import Settings
+
+STARTS = 5
+DETERMINISTIC, DIAGONAL, FAST = "deterministic", "plain diagonal", "fast"
+PROPAGATED = "propagated"
+IN_PYTORCH = "PyTorch, {}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One line: how much longer `over` takes than `under`."""
+
+    over: str
+    under: str
+    ratio: float
+    over_ms: float
+    over_p99_ms: float
+    under_ms: float
+    under_p99_ms: float
+
+
+def cold_start(bundle: Bundle, size: tuple[int, int], runner: str, threads: int) -> ColdStart:
+    """Start a fresh Python several times; the run with the median total is returned."""
+    runs = [fresh_process(bundle, size, runner, threads) for _ in range(STARTS)]
+    return sorted(runs, key=lambda run: run.seconds)[STARTS // 2]
+
+
+def compare(
+    bundle: Bundle,
+    size: tuple[int, int],
+    runner: str,
+    threads: int,
+    repetitions: int,
+    samples: int,
+) -> list[Comparison]:
+    """The bundle on its runner against the same network without noise, and against PyTorch.
+
+    A bundle that is more than the plain diagonal is compared in that form as well, and if it has
+    the gains for it, in the fast one.
+    """
+    import torch
+
+    from penumbra.offline.export import plain_bundle
+    from penumbra.offline.export.walk import walk_of_bundle
+    from penumbra.offline.gains_file import gains_file
+    from penumbra.offline.models import load_model
+    from penumbra.propagation.montecarlo import monte_carlo
+
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    settings = Config(runner, settings=Settings(threads=threads))
+    model = load_model(bundle.weights_file)
+    head = _probabilities_of(model)
+    x = torch.rand(1, 3, *(model.config.get("size") or size))
+    sampled = IN_PYTORCH.format(f"MC-{samples}")
+    with TemporaryDirectory() as folder, torch_threads(threads):
+        forms = {DETERMINISTIC: plain_bundle(bundle, Path(folder) / "plain"), PROPAGATED: bundle}
+        if form_of(bundle) != "diagonal":
+            forms[DIAGONAL] = _exported(bundle, Path(folder) / "diagonal", calibrated=False)
+        if gains_file(bundle.path, "fast").is_file():
+            forms[FAST] = _exported(bundle, Path(folder) / "fast", variance="fast")
+        pipelines = {name: Pipeline(form, settings) for name, form in forms.items()}
+        try:
+            for pipeline in pipelines.values():
+                pipeline.activate()
+            candidates: dict[str, Callable[[], Any]] = {
+                name: lambda p=pipeline: p.process(image) for name, pipeline in pipelines.items()
+            }
+            eager = {
+                IN_PYTORCH.format(name): walk_of_bundle(form, model, folded=False)
+                for name, form in forms.items()
+                if name != DETERMINISTIC
+            }
+            eager[IN_PYTORCH.format(DETERMINISTIC)] = head
+            for name, network in eager.items():
+                candidates[name] = _without_gradients(lambda of=network: of(x))
+            times = interleaved(candidates, repetitions)
+            slow = {sampled: lambda: monte_carlo(head, x, samples=samples), **candidates}
+            slow_times = interleaved(slow, max(2, repetitions // 10), warm_up=0)
+        finally:
+            for pipeline in pipelines.values():
+                pipeline.deactivate()
+    noisy = [name for name in forms if name != DETERMINISTIC]
+    pairs = [(name, DETERMINISTIC) for name in noisy]
+    pairs += [
+        (IN_PYTORCH.format(PROPAGATED), under)
+        for under in (IN_PYTORCH.format(DETERMINISTIC), PROPAGATED)
+    ]
+    slow_pairs = [(sampled, IN_PYTORCH.format(name)) for name in noisy] + [(sampled, PROPAGATED)]
+    return [
+        *(_comparison(over, under, times) for over, under in pairs),
+        *(_comparison(over, under, slow_times) for over, under in slow_pairs),
+    ]
+
+
+def measured(bundle: Bundle, comparisons: list[Comparison], samples: int) -> dict[str, float | str]:
+    """The ratios by the keys of their goals."""
+    kind = kind_of(bundle)
+    ratios = {(line.over, line.under): line.ratio for line in comparisons}
+    found: dict[str, float | str] = {
+        f"{kind}/eager": ratios[IN_PYTORCH.format(PROPAGATED), PROPAGATED]
+    }
+    sampled = IN_PYTORCH.format("MC-50")  # what the goals are about
+    for form, name in ((PROPAGATED, form_of(bundle)), (DIAGONAL, "diagonal"), (FAST, "fast")):
+        if (form, DETERMINISTIC) in ratios:
+            found[f"{kind}/{name}"] = ratios[form, DETERMINISTIC]
+            if samples == 50:
+                found[f"{kind}/{name}/sampled"] = ratios[sampled, IN_PYTORCH.format(form)]
+    if samples == 50:
+        found[f"{kind}/sampled"] = ratios[sampled, PROPAGATED]
+    return found
+
+
+def _exported(
+    bundle: Bundle, out: Path, calibrated: bool = True, variance: str = "truthful"
+) -> Bundle:
+    """As `penumbra export` makes it of the bundle's own weights and gains."""
+    from penumbra.offline.export import ExportOptions, export_bundle
+
+    image = bundle.input
+    options = ExportOptions(image.height, image.width, image.channel_order, variance=variance)
+    return export_bundle(bundle.path, out, options, calibrated=calibrated)
+
+
+def _comparison(over: str, under: str, times: dict[str, Timing]) -> Comparison:
+    a, b = times[over], times[under]
+    milliseconds = (a.median * 1e3, a.p99 * 1e3, b.median * 1e3, b.p99 * 1e3)
+    return Comparison(over, under, ratio(a, b), *milliseconds)
+
+
+def _without_gradients(call: Callable[[], Any]) -> Callable[[], Any]:
+    import torch
+
+    def timed() -> Any:
+        with torch.inference_mode():
+            return call()
+
+    return timed
+
+
+def _probabilities_of(model: Any) -> Any:
+    """What Monte Carlo samples: class probabilities, or the disparity itself."""
+    from penumbra.offline.models.segnet import Probabilities, SegNet
+
+    return Probabilities(model).eval() if isinstance(model, SegNet) else model

@@ -1,0 +1,110 @@
+"""How the propagated pass grows on our runner: with the pixels, and with the multiply-adds.
+
+The slope b of least squares through log t = a + b log n: 1 is proportional, below 1 is cheaper. All
+sizes are timed in one interleaved run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from tqdm import tqdm
+
+from penumbra.bundle import Bundle
+from penumbra.lab.timing import interleaved
+from penumbra.vehicle.pipeline import Config, Pipeline
+from penumbra.vehicle.runners import Settings
+
+# Height, width. All but the two cameras' (CamVid, KITTI) are multiples of 32, to which SegNet pads.
+SIZES = ((96, 128), (128, 192), (192, 256), (256, 384), (360, 480), (480, 640), (375, 1242))
+WIDTHS = (1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2)
+WIDTH_SIZE = (192, 256)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size of image or network; `amount` is what the cost is held against."""
+
+    name: str
+    amount: int
+    median_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points in the order of their amount, and the slope through them."""
+
+    slope: float
+    points: tuple[Point, ...]
+
+
+def with_pixels(
+    bundle: Bundle,
+    runner: str,
+    threads: int,
+    repetitions: int,
+    sizes: Sequence[tuple[int, int]] = SIZES,
+) -> Line:
+    """A bundle that takes any size, on images of all `sizes`."""
+    # A pipeline for each: a runner keeps graphs for no more than two sizes.
+    jobs = {f"{width}x{height}": (bundle, (height, width)) for height, width in sizes}
+    amounts = {f"{width}x{height}": height * width for height, width in sizes}
+    return _line(jobs, amounts, runner, threads, repetitions)
+
+
+def with_multiply_adds(
+    runner: str,
+    threads: int,
+    repetitions: int,
+    widths: Sequence[float] = WIDTHS,
+    size: tuple[int, int] = WIDTH_SIZE,
+) -> Line:
+    """SegNets of several widths with fresh weights, on images of one size.
+
+    Counted are the multiply-adds of the deterministic network; the propagated one has a fixed
+    share more.
+    """
+    from penumbra.lab.benchmarks.untrained import multiply_adds, untrained, untrained_bundle
+
+    with TemporaryDirectory() as folder:
+        jobs, amounts = {}, {}
+        for width in tqdm(widths, desc="export", leave=False):
+            name = f"width {width:g}"
+            jobs[name] = untrained_bundle(width, Path(folder) / name, size), size
+            amounts[name] = multiply_adds(untrained(width), size)
+        return _line(jobs, amounts, runner, threads, repetitions)
+
+
+def slope(amounts: Sequence[float], times: Sequence[float]) -> float:
+    """By least squares through the logarithms."""
+    return float(np.polyfit(np.log(amounts), np.log(times), 1)[0])
+
+
+def _line(
+    jobs: Mapping[str, tuple[Bundle, tuple[int, int]]],
+    amounts: Mapping[str, int],
+    runner: str,
+    threads: int,
+    repetitions: int,
+) -> Line:
+    config = Config(runner, settings=Settings(threads=threads))
+    noise = np.random.default_rng(0)
+    with ExitStack() as open_pipelines:
+        calls = {}
+        for name, (bundle, size) in jobs.items():
+            pipeline = open_pipelines.enter_context(Pipeline(bundle, config))
+            image = noise.integers(0, 256, (*size, 3), dtype=np.uint8)
+            calls[name] = lambda p=pipeline, i=image: p.process(i)
+        times = interleaved(calls, repetitions)
+    points = [
+        Point(name, amounts[name], times[name].median * 1e3, times[name].p99 * 1e3)
+        for name in sorted(amounts, key=amounts.__getitem__)
+    ]
+    found = slope([p.amount for p in points], [p.median_ms for p in points])
+    return Line(found, tuple(points))

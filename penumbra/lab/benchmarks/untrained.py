@@ -1,0 +1,66 @@
+"""SegNets with fresh weights, for what depends on their size and not on what they have learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from penumbra.bundle import Bundle
+from penumbra.lab.timing import interleaved
+from penumbra.offline.export import ExportOptions, export_bundle
+from penumbra.offline.models import save_model
+from penumbra.offline.models.segnet import SegNet
+from penumbra.vehicle.pipeline import Config, Pipeline
+
+CLASSES, DROPOUT, RATE = 11, "encdec", 0.2
+
+
+def untrained(width: float) -> SegNet:
+    """The network of Bayesian SegNet at that share of its channels; the same weights each time."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        names = [f"class {number}" for number in range(CLASSES)]
+        return SegNet(names, width, DROPOUT, RATE).eval()
+
+
+def untrained_bundle(width: float, folder: Path, size: tuple[int, int]) -> Bundle:
+    """That network, propagated, as a bundle for images of `size` (height, width)."""
+    save_model(untrained(width), folder / "model")
+    options = ExportOptions(*size)
+    return export_bundle(folder / "model", folder / "bundle", options, name=f"segnet-{width:g}")
+
+
+def bundle_of_about(
+    milliseconds: float, folder: Path, size: tuple[int, int], config: Config
+) -> Bundle:
+    """A network as wide as fits into about that time on this machine, now.
+
+    Time goes about with the multiply-adds to the power of 0.85, these with the width squared.
+    """
+    first, image = 1 / 8, np.zeros((*size, 3), np.uint8)
+    with Pipeline(untrained_bundle(first, folder / "first", size), config) as pipeline:
+        taken = interleaved({"frame": lambda: pipeline.process(image)}, 5)["frame"].median * 1e3
+    width = first * (milliseconds / taken) ** (1 / 1.7)
+    # Channels by the eight, as the kernels of the runners have them: 1/64 of 512.
+    width = min(max(round(width * 64) / 64, 1 / 64), 1.0)
+    return untrained_bundle(width, folder / "fitting", size)
+
+
+def multiply_adds(model: nn.Module, size: tuple[int, int]) -> int:
+    """Of the convolutions of one deterministic pass over an image of `size`."""
+    count = 0
+
+    def note(layer: nn.Conv2d, _: object, output: Tensor) -> None:
+        nonlocal count
+        count += output.numel() * layer.weight[0].numel()
+
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    with torch.inference_mode():
+        model(torch.zeros(1, 3, *size))
+    for hook in hooks:
+        hook.remove()
+    return count

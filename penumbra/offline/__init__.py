@@ -1,0 +1,1 @@
+"""What makes bundles: data sets, networks, training, fitting and export (torch)."""

@@ -1,0 +1,1 @@
+"""Readers of CamVid and KITTI, and the class list of CamVid; no torch."""

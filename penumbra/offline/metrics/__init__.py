@@ -1,0 +1,1 @@
+"""How good a prediction is, and how good its uncertainty."""

@@ -1,0 +1,55 @@
+"""A rendered drive, everything known about it, in which something strange may enter the road."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from penumbra.bags.frames import Drive, Frame, positive, stamp_at
+from penumbra.bags.messages import START_NS, CameraModel
+from penumbra.errors import PenumbraError
+from penumbra.offline.datasets.camvid_classes import CLASSES
+from penumbra.offline.scenes import ANOMALIES, Camera, drive
+
+
+def street_drive(
+    seed: int = 0,
+    seconds: float = 10.0,
+    rate_hz: float = 10.0,
+    *,
+    camera: Camera | None = None,
+    speed: float = 7.0,
+    anomaly: str | None = None,
+    anomaly_at: float = 5.0,
+) -> Drive:
+    """`seconds` of a drive; the object `anomaly` (None: none) starts onto the road at `anomaly_at`.
+
+    The same arguments give the same bytes.
+    """
+    if anomaly is not None and anomaly not in ANOMALIES:
+        raise PenumbraError(f"--anomaly {anomaly}: choose one of {', '.join(ANOMALIES)}")
+    camera = camera or Camera()
+    count = max(1, round(positive(seconds, "--seconds") * positive(rate_hz, "--rate-hz")))
+    kind = {} if anomaly is None else {"anomaly": anomaly, "anomaly_at": anomaly_at}
+    views = drive(seed, count, rate_hz, camera=camera, speed=speed, **kind)
+    (cx, cy), f = camera.centre, camera.focal
+    intrinsics = np.array([[f, 0, cx], [0, f, cy], [0, 0, 1]], float)
+    model = CameraModel.rectified(camera.width, camera.height, intrinsics)
+
+    def frames() -> Iterator[Frame]:
+        for place, moment in enumerate(views):
+            view = moment.view
+            yield Frame(
+                stamp_at(place, rate_hz, START_NS),
+                view.image,
+                camera=model,
+                labels=view.labels,
+                depth=view.depth,
+                anomaly=view.anomaly,
+            )
+
+    notes = {"source": f"rendered street, seed {seed}", "classes": ", ".join([*CLASSES, "void"])}
+    if anomaly is not None:
+        notes["anomaly"] = f"{anomaly}, {anomaly_at:g} s after the first frame"
+    return Drive(frames(), count, notes)

@@ -1,0 +1,226 @@
+"""Calibration: the gains (see `gains`) that bring the propagated moments onto Monte Carlo's.
+
+The walk is differentiable, so its gains are fitted as any network is trained: by descent on what
+matters, the mean and the standard deviation of the model's own output. All layers are fitted at
+once. They begin with 1, which is the diagonal propagation of the paper, or with what an earlier fit
+has found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from penumbra.propagation.errors import PropagationError
+from penumbra.propagation.gains import Gains, set_gains
+from penumbra.propagation.moments import Moments
+from penumbra.propagation.propagate import Propagated
+from penumbra.propagation.tracing import reached_by_noise, target_of
+
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+_SOFTMAX = (nn.Softmax, nn.Softmax2d, F.softmax, torch.softmax, "softmax")
+# Behind the name of the layer whose outputs a softmax reads.
+_LOADINGS, _TAPS = "/loadings", "/taps"
+_LEVELLED = 24  # examples that the mean is set by
+_LEAST = 1e-4  # of a kernel's taps, which sum to one: what is zero cannot grow
+
+
+@dataclass(frozen=True)
+class Example:
+    """A model's input, and the mean and standard deviation of its output by `samples` samples."""
+
+    input: Tensor
+    mean: Tensor
+    std: Tensor
+    samples: int
+
+    @property
+    def unbiased_std(self) -> Tensor:
+        """The root of a sample variance is too small, by 1 - 1/(4n) for n degrees of freedom."""
+        return self.std / (1 - 1 / (4 * (self.samples - 1)))
+
+
+def with_gains(walk: Propagated, gains: Mapping[str, Tensor]) -> Propagated:
+    """`walk` itself, with these gains on its layers; an empty mapping takes them all away."""
+    names = _initial(walk).keys()
+    strangers = sorted(gains.keys() - names)
+    if strangers:
+        raise PropagationError(
+            f"the calibration is of another model: it has gains for '{strangers[0]}', and the "
+            "layers behind noise are " + ", ".join(f"'{name}'" for name in names)
+        )
+    for name in _layers(names):
+        own = gains.get(name)
+        rest = (gains.get(name + part) for part in (_LOADINGS, _TAPS))
+        set_gains(walk.model.get_submodule(name), None if own is None else Gains(own, *rest))
+    return walk
+
+
+def fit_gains(
+    walk: Propagated,
+    examples: Sequence[Example],
+    steps: int = 400,
+    rate: float = 0.03,
+    seed: int = 0,
+    result: Callable[[Any], Moments] = lambda output: output,
+    progress: Callable[[Iterable], Iterable] = iter,
+    start: Mapping[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """Gains by layer, for `calibrated`; `walk` has them when this returns.
+
+    Each step takes one example and descends on
+
+        |σ̂ - σ| + |σ̂' - σ'| + |σ̂" - σ"| + |μ̂ - μ|,    averaged over the picture, over σ",
+
+    where σ' is the mean of σ over dimension 1 (the classes), which is what is published, and σ" its
+    mean over the whole example, by which pictures are told from each other.
+
+    Args:
+        result: picks what was sampled from what the walk returns.
+        progress: may wrap the steps in a bar.
+        start: gains of the same model to begin with.
+    """
+    initial = _initial(walk) | dict(start or {})
+    if not initial:
+        raise PropagationError("no affine layer stands behind noise: there is nothing to calibrate")
+    moves = {name: torch.zeros_like(start, requires_grad=True) for name, start in initial.items()}
+    optimizer = torch.optim.Adam(moves.values(), lr=rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, rate, total_steps=steps, pct_start=0.15
+    )
+    random = torch.Generator().manual_seed(seed)
+
+    def moved(name: str) -> Tensor:
+        if name.endswith(_LOADINGS):  # have signs, and may change them
+            return initial[name] + moves[name] * initial[name].square().mean().sqrt()
+        return initial[name] * moves[name].exp()
+
+    def current() -> dict[str, Tensor]:
+        return {name: moved(name) for name in initial}
+
+    for _ in progress(range(steps)):
+        example = examples[int(torch.randint(len(examples), (), generator=random))]
+        found = result(with_gains(walk, current())(example.input))
+        loss = _distance(found, example.mean, example.unbiased_std)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        final = {name: value.detach() for name, value in current().items()}
+        return level(walk, final, examples[:_LEVELLED], result)
+
+
+@torch.no_grad()
+def level(
+    walk: Propagated,
+    gains: Mapping[str, Tensor],
+    examples: Sequence[Example],
+    result: Callable[[Any], Moments] = lambda output: output,
+) -> dict[str, Tensor]:
+    """The gains with those of the last layer scaled, so that the mean of σ̂ is the mean of σ.
+
+    Absolute distances lead to the median, which of noisy samples' skewed σ is below the mean. A
+    softmax does not scale with the variance of its scores, so this takes a few rounds.
+    """
+    last = _layers(_initial(walk))[-1]
+    levelled = dict(gains)
+    for _ in range(4):
+        with_gains(walk, levelled)
+        found = sum(float(result(walk(e.input)).std.mean()) for e in examples)
+        true = sum(float(e.unbiased_std.mean()) for e in examples)
+        levelled[last] = levelled[last] * (true / found) ** 2
+        if last + _LOADINGS in levelled:
+            levelled[last + _LOADINGS] = levelled[last + _LOADINGS] * (true / found)
+    with_gains(walk, levelled)
+    return levelled
+
+
+def _distance(found: Moments, mean: Tensor, std: Tensor) -> Tensor:
+    # Not of zero: the root has no slope there.
+    found_std = (found.variance + 1e-12 * std.square().mean()).sqrt()
+    of_std = (found_std - std).abs().mean()
+    of_map = (found_std.mean(1) - std.mean(1)).abs().mean()
+    of_size = (found_std.mean() - std.mean()).abs()
+    of_mean = (found.mean - mean).abs().mean()
+    return (of_std + of_map + of_size + of_mean) / std.mean()
+
+
+def _initial(walk: Propagated) -> dict[str, Tensor]:
+    """Where the fit begins: gains of 1; loadings that are the weights, their taps apart."""
+    module = walk.model
+    found: dict[str, Tensor] = {}
+    readers = set()
+    if walk.options.get("softmax") == "moment":
+        readers = {
+            _feeding(node, module) for node in module.graph.nodes if _is(node, module, _SOFTMAX)
+        }
+    for node in reached_by_noise(module, walk.registry):
+        if not _is(node, module, _AFFINE):
+            continue
+        layer = module.get_submodule(node.target)
+        weight = layer.weight.detach()
+        found[node.target] = weight.new_ones(*weight.shape[:2], *(1,) * (weight.dim() - 2))
+        if node in readers and not isinstance(layer, _TRANSPOSED) and _keeps_positions(layer):
+            loadings, taps = _separated(weight)
+            found[node.target + _LOADINGS] = loadings
+            if taps is not None:
+                found[node.target + _TAPS] = taps
+    return found
+
+
+def _separated(weight: Tensor) -> tuple[Tensor, Tensor | None]:
+    """A kernel as loadings (outputs, inputs) times the root of taps (inputs, 1, *kernel).
+
+    W_ict ≈ L_ic √τ_ct is the best such product, input by input, of what differs between outputs: a
+    softmax does not see what they have in common.
+    """
+    different = weight - weight.mean(0, keepdim=True)
+    kernel = weight.shape[2:]
+    if kernel.numel() == 1:
+        return different.flatten(1), None
+    left, size, right = torch.linalg.svd(different.flatten(2).movedim(1, 0), full_matrices=False)
+    taps = right[:, 0].square().clamp(min=_LEAST).reshape(-1, 1, *kernel)
+    return (left[..., 0] * size[:, :1]).mT.contiguous(), taps
+
+
+def _layers(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.endswith((_LOADINGS, _TAPS))]
+
+
+def _is(node: fx.Node, module: fx.GraphModule, kinds: tuple) -> bool:
+    if not node.op.startswith("call_"):
+        return False
+    target = target_of(node, module)
+    return any(candidate in kinds for candidate in getattr(target, "__mro__", (target,)))
+
+
+def _feeding(node: fx.Node, module: fx.GraphModule) -> fx.Node | None:
+    """The affine layer in front of a node, behind what moves or converts its outputs.
+
+    If something else stands between, nobody asks for the differences, and they stay as they are.
+    """
+    while node.all_input_nodes:
+        node = node.all_input_nodes[0]
+        if _is(node, module, _AFFINE):
+            return node
+    return None
+
+
+def _keeps_positions(layer: nn.Module) -> bool:
+    """Whether an output belongs to the input of the same place: matrices, 'same' convolutions."""
+    if isinstance(layer, nn.Linear):
+        return True
+    same = layer.padding == "same" or all(
+        2 * pad == dilation * (size - 1)
+        for pad, size, dilation in zip(
+            layer.padding, layer.kernel_size, layer.dilation, strict=True
+        )
+    )
+    return layer.groups == 1 and same and set(layer.stride) == {1}

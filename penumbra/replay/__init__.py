@@ -1,0 +1,1 @@
+"""Drives the real node over DDS: its process, its ROS domain, bags in time or in lockstep."""

@@ -1,0 +1,101 @@
+"""Replay a bag over ROS 2 as `ros2 bag play` does, where rosbag2 is not installed, and more:
+
+replay(bag, Playing(rate=2.0))                               # in time, by a steady clock
+replay(bag, lockstep=Lockstep(("/penumbra/prediction",)))    # each frame after the last answer
+replay(bag, recording=Recording(Path("answers")))            # with all that the node publishes
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from penumbra.bags.reader import Bag, Recorded
+from penumbra.replay.lockstep import Conversation, Lockstep, OnAnswer
+from penumbra.replay.player import Player, Playing
+from penumbra.replay.recorder import Recorder, Recording
+from penumbra.replay.session import Session, Stopped
+
+__all__ = ["Lockstep", "Playing", "Recording", "Summary", "replay"]
+
+Progress = Callable[[Iterable[Recorded], int], Iterable[Recorded]]
+
+
+@dataclass
+class Summary:
+    """What was done."""
+
+    messages: int = 0
+    answered: int = 0
+    """Frames that were answered, in lockstep."""
+    resent: int = 0
+    """Frames that had to be sent twice; there may be two answers of each in a recording."""
+    recorded: int = 0
+    seconds: float = 0.0
+    finished: bool = False
+    """False if somebody stopped it before the end."""
+
+
+def replay(
+    bag: Bag,
+    playing: Playing | None = None,
+    lockstep: Lockstep | None = None,
+    recording: Recording | None = None,
+    *,
+    wait: float = 0.0,
+    stop: threading.Event | None = None,
+    progress: Progress = lambda messages, total: messages,
+    on_answer: OnAnswer | None = None,
+) -> Summary:
+    """Publish a bag; `stop` ends it early, and leaves a whole recording.
+
+    Before it starts it waits up to `wait` seconds for somebody to listen to the images. In
+    lockstep, `on_answer` gets every frame with the answers to it (topic to bytes), and what is
+    recorded is stamped with the time in the bag: two recordings of one bag are the same.
+    """
+    playing = playing or Playing()
+    summary = Summary()
+    with contextlib.ExitStack() as stack:
+        session = stack.enter_context(Session(stop))
+        player = Player(session, bag, playing)
+        recorder = None if recording is None else Recorder(session, recording, bag.warn)
+        if recorder is not None:
+            stack.enter_context(recorder.bag)
+        total = sum(bag.topics[name].count for name in player.publishers)
+
+        def messages() -> Iterable[Recorded]:
+            return progress(bag.raw(list(player.publishers)), total)
+
+        started = time.monotonic()
+        with contextlib.suppress(Stopped):
+            if lockstep is None:
+                session.wait(lambda: _somebody_listens(bag, player), wait)
+                if recorder is not None:
+                    recorder.open(wait)
+                started = time.monotonic()
+                player.play(messages)
+            else:
+                steps = Conversation(session, bag, player, lockstep)
+                steps.open(recorder)
+                started = time.monotonic()
+                try:
+                    steps.play(messages(), on_answer)
+                finally:
+                    summary.answered, summary.resent = steps.answered, steps.resent
+            summary.finished = True
+        summary.messages = player.sent
+        summary.seconds = time.monotonic() - started
+        if recorder is not None:
+            with contextlib.suppress(Stopped):
+                recorder.settle()
+            recorder.refuse_nothing()
+            summary.recorded = recorder.bag.count
+    return summary
+
+
+def _somebody_listens(bag: Bag, player: Player) -> bool:
+    images = [name for name in player.publishers if "Image" in bag.topics[name].type]
+    return any(player.publishers[n].get_subscription_count() for n in images or player.publishers)

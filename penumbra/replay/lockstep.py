@@ -1,0 +1,188 @@
+"""Send the next frame when the node has answered the last: none is dropped, however slow it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from rclpy.duration import Duration
+from rclpy.qos import ReliabilityPolicy
+
+from penumbra.bags.messages import SECOND, header_stamp
+from penumbra.bags.reader import Bag, Recorded
+from penumbra.errors import PenumbraError
+from penumbra.replay.player import Player
+from penumbra.replay.recorder import Recorder
+from penumbra.replay.session import Session, message_class
+
+_AFTER_STAMP = 12  # bytes: four of the encoding, and the seconds and nanoseconds of a header
+MEETING = 5.0  # seconds for two nodes of which one knows the other to meet
+Answers = dict[str, bytes]
+OnAnswer = Callable[[Recorded, Answers], None]
+
+
+@dataclass(frozen=True)
+class Lockstep:
+    """Who answers to what, and how long to wait."""
+
+    answers: tuple[str, ...] = ("/penumbra/prediction",)
+    """Topics on which the node publishes once for each frame, with the frame's stamp."""
+    frames: str | None = None
+    """The topic of the frames in the bag; None: the only one with images."""
+    patience: float = 30.0
+    """Seconds for an answer, after which the frame is sent a second and last time."""
+    ready: float = 60.0
+    """Seconds for the node to appear."""
+
+
+class Conversation:
+    """One node, asked frame by frame."""
+
+    def __init__(self, session: Session, bag: Bag, player: Player, steps: Lockstep) -> None:
+        self._session = session
+        self._bag = bag
+        self._player = player
+        self._steps = steps
+        self._frames = bag.image_topic(steps.frames)
+        if self._frames.name not in player.publishers:
+            raise PenumbraError(f"--lockstep needs {self._frames.name} among the topics to publish")
+        self._publisher = player.publishers[self._frames.name]
+        self._received: dict[int, Answers] = {}
+        self._sent: dict[int | None, int] = {}  # stamps of frames, and their times in the bag
+        self._recorder: Recorder | None = None
+        self._regular: set[str] = set()  # recorded topics that have had a frame's stamp, ...
+        self._came: set[str] = set()  # ... and those that have the present frame's
+        self._last_said: dict[str, bytes] = {}
+        self.answered = 0
+        self.resent = 0
+
+    def open(self, recorder: Recorder | None = None) -> None:
+        """Wait for the node, and until it and we can hear each other."""
+        listeners = self._publisher.get_subscription_count
+        self._session.wait(lambda: listeners() or self._others(), self._steps.ready)
+        if not listeners():
+            raise PenumbraError(self._nobody_listens())
+        for topic in self._steps.answers:
+            publishers = partial(self._session.publishers_of, topic)
+            if not self._session.wait(publishers, MEETING):
+                raise PenumbraError(
+                    f"somebody listens to the frames, but nobody publishes {topic}: is it the topic"
+                    " of the node's answers (--answer)?"
+                )
+            self._hear(topic, publishers())
+        if recorder is not None:
+            recorder.stamp = lambda header: self._sent.get(header, self._player.now_ns)
+            recorder.on_message = self._note
+            self._recorder = recorder
+            recorder.discover()
+        self._session.make_known(self._steps.answers, MEETING)
+        self._warn_of_loss()
+
+    def play(self, messages: Iterable[Recorded], on_answer: OnAnswer | None = None) -> None:
+        """Publish all messages in their order, each frame after the answer to the last one."""
+        for recorded in messages:
+            self._player.tick(recorded.stamp_ns)
+            self._player.publish(recorded)
+            if recorded.topic == self._frames.name:
+                answers = self._answers(recorded)
+                if self._recorder is not None:
+                    self._await_others(self._recorder)
+                self.answered += 1
+                if on_answer is not None:
+                    on_answer(recorded, answers)
+            elif self._is_news(recorded):
+                # So that the camera's calibration is there before its picture. That it has come is
+                # told with Fast DDS's heartbeat, up to three seconds later.
+                patience = Duration(seconds=self._steps.patience)
+                self._player.publishers[recorded.topic].wait_for_all_acked(patience)
+
+    def _is_news(self, recorded: Recorded) -> bool:
+        """Whether it says something else than the last message of its topic, but for its time."""
+        said = recorded.data[_AFTER_STAMP:]
+        before, self._last_said[recorded.topic] = self._last_said.get(recorded.topic), said
+        return said != before
+
+    def _answers(self, frame: Recorded) -> Answers:
+        stamp = header_stamp(frame.data)
+        self._received = {stamp: {}}
+        self._came = set()
+        self._sent[stamp] = frame.stamp_ns
+
+        def complete() -> bool:
+            if not self._publisher.get_subscription_count():
+                raise PenumbraError(
+                    f"the node went away before it answered frame {self.answered + 1}: see its log"
+                )
+            return len(self._received[stamp]) == len(self._steps.answers)
+
+        for attempt in range(2):
+            if attempt:
+                self.resent += 1
+                self._player.publish(frame)
+            if self._session.wait(complete, self._steps.patience):
+                return self._received[stamp]
+        missing = [name for name in self._steps.answers if name not in self._received[stamp]]
+        raise PenumbraError(
+            f"no answer on {', '.join(missing)} to frame {self.answered + 1} of {self._frames.name}"
+            f" (stamp {stamp / SECOND:.6f} s), sent twice and waited {self._steps.patience:g} s for"
+            " each time: see the node's log; --patience waits longer"
+        )
+
+    def _await_others(self, recorder: Recorder) -> None:
+        """Wait also for what is only recorded, where it has come with a frame before.
+
+        The node keeps no more than its latest message of a topic. One that got lost on the way
+        (large images do) is sent again only if the next frame has not replaced it by then.
+        """
+        if not self.answered:  # what comes with the first frame tells what to expect
+            recorder.settle()
+        if self._session.wait(lambda: self._regular <= self._came, self._steps.patience):
+            return
+        missing = sorted(self._regular - self._came)
+        self._bag.warn(f"frame {self.answered + 1} has no {', '.join(missing)} in the recording")
+        self._regular -= set(missing)  # perhaps it is not published any longer
+
+    def _note(self, topic: str, header: int | None) -> None:
+        if header in self._received:
+            self._came.add(topic)
+            self._regular.add(topic)
+
+    def _hear(self, topic: str, publishers: list) -> None:
+        kind = message_class(publishers[0].topic_type)
+        if kind is None:
+            raise PenumbraError(f"{topic} holds {publishers[0].topic_type}, not installed here")
+
+        def take(data: bytes) -> None:
+            # An answer to a frame that was given up, or to both copies of one, has no place here.
+            self._received.get(header_stamp(data), {}).setdefault(topic, data)
+
+        self._session.subscribe(topic, kind, publishers, take)
+
+    def _others(self) -> list[str]:
+        """Other types that somebody expects where the frames go."""
+        name = self._player.name(self._frames.name)
+        ends = self._session.node.get_subscriptions_info_by_topic(name)
+        return sorted({end.topic_type for end in ends} - {self._frames.type})
+
+    def _nobody_listens(self) -> str:
+        name = self._player.name(self._frames.name)
+        others = self._others()
+        if others:
+            return (
+                f"the frames of the bag are {self._frames.type}, but the node on {name} expects"
+                f" {', '.join(others)}: write the bag with that type, or set the node to this one"
+            )
+        return (
+            f"nobody listens for {self._frames.type} on {name} within {self._steps.ready:g} s:"
+            f" start the node, or give its topic with --remap {self._frames.name}:=TOPIC"
+        )
+
+    def _warn_of_loss(self) -> None:
+        name = self._player.name(self._frames.name)
+        for end in self._session.node.get_subscriptions_info_by_topic(name):
+            if end.qos_profile.reliability == ReliabilityPolicy.BEST_EFFORT:
+                self._bag.warn(
+                    f"{end.node_name} takes {name} by best effort, which may lose large images:"
+                    " set its input to reliable"
+                )

@@ -1,0 +1,93 @@
+"""Build an engine in a child process, which can be ended at any moment and leaves nothing behind.
+
+TensorRT builds for minutes, cannot be interrupted at will and may run out of memory; none of that
+should happen to the node. The child reports its progress as lines of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from penumbra.bundle import load_bundle
+from penumbra.errors import PenumbraError
+from penumbra.vehicle.runners.base import Progress, RunnerError
+from penumbra.vehicle.runners.engine import Engine, Key
+
+
+class EngineBuild:
+    """One build under way: `run` waits for its end, `cancel` (from any thread) is that end."""
+
+    def __init__(self, engine: Engine) -> None:
+        order = {
+            "bundle": str(engine.bundle.path),
+            "key": asdict(engine.key),
+            "folder": str(engine.folder),
+            "workspace_mb": engine.workspace_mb,
+        }
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", __name__, json.dumps(order)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # a Ctrl-C in the terminal is for the node to pass on
+        )
+
+    def run(self, progress: Progress) -> None:
+        """Pass the child's progress on until it has built; RunnerError with its reason if not."""
+        reason = None
+        with self._child as child:
+            for line in child.stdout or ():
+                report = json.loads(line)
+                reason = report.get("error")
+                if reason is None:
+                    progress(report["progress"], report["phase"])
+        if child.returncode:
+            ending = f"the build ended with code {child.returncode}, see its output in the log"
+            raise RunnerError(reason or ending)
+
+    def cancel(self) -> None:
+        """End the build at once; `run` then raises."""
+        self._child.kill()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """What the child does: its only argument says what to build."""
+    report = _reporter()
+    order: dict[str, Any] = json.loads(arguments[0])
+    try:
+        Engine(
+            bundle=load_bundle(order["bundle"]),
+            key=Key(**order["key"]),
+            folder=Path(order["folder"]),
+            workspace_mb=order["workspace_mb"],
+        ).build(lambda fraction, phase: report(progress=fraction, phase=phase))
+    except PenumbraError as error:
+        report(error=str(error))
+        return 2
+    return 0
+
+
+def _reporter() -> Callable[..., None]:
+    """Writes lines of JSON to what was standard output, which now leads to standard error.
+
+    So nothing that a library prints gets between the lines.
+    """
+    lines = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def report(**facts: Any) -> None:
+        lines.write(json.dumps(facts) + "\n")
+        lines.flush()
+
+    return report
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

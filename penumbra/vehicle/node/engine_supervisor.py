@@ -1,0 +1,221 @@
+"""Get the engine ready without holding anybody up, and start it again when it fails.
+
+A thread of its own does what takes long: a missing engine is built in a child process, then the
+model is loaded. Whoever has an image asks `wait_until_ready`, then `process`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from threading import Condition, Thread
+
+import numpy as np
+
+from penumbra.errors import PenumbraError
+from penumbra.vehicle.node.engine_build import EngineBuild
+from penumbra.vehicle.pipeline import Camera, Pipeline, Result
+from penumbra.vehicle.runners import RunnerError
+from penumbra.vehicle.runners.auto import AutoRunner
+from penumbra.vehicle.runners.engine import Engine
+
+log = logging.getLogger(__name__)
+
+RESTARTS = 3
+STEADY_FRAMES = 10  # so many results in a row, and earlier failures are forgotten
+
+
+class State(Enum):
+    """Of the engine."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FAILED = "failed"  # will be started again
+    GIVEN_UP = "given up"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class Status:
+    """How it is with the engine, for people and for ~/stats."""
+
+    state: State
+    text: str
+    progress: float  # 0 to 1; NaN where it cannot be told
+
+
+class EngineKeeper:
+    """Owns a pipeline from `start` to `stop`; every method may be called from any thread."""
+
+    def __init__(self, pipeline: Pipeline, restart_pause: Callable[[], float]) -> None:
+        self._pipeline = pipeline
+        self._restart_pause = restart_pause
+        self._status = Status(State.STARTING, "starting", 0.0)
+        self._change = Condition()  # guards all below and the status
+        self._build: EngineBuild | None = None
+        self._failures = 0  # in a row
+        self._successes = 0  # since the last failure
+        self._thread = Thread(target=self._keep, name="engine", daemon=True)
+
+    @property
+    def status(self) -> Status:
+        return self._status
+
+    @property
+    def description(self) -> str:
+        """What computes, once it runs."""
+        return self._pipeline.runner.description if self.status.state is State.RUNNING else ""
+
+    @property
+    def image_size(self) -> tuple[int | None, int | None]:
+        """Height and width that images have to be scaled to; None takes any."""
+        settings = self._pipeline.config.settings
+        return settings.image_size or self._pipeline.runner.image_size
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def stop(self, patience: float) -> bool:
+        """End everything; True if that was done within `patience` seconds.
+
+        Loading a model cannot be interrupted: where it takes longer, the thread ends by itself
+        when that is done, and releases what it loaded.
+        """
+        with self._change:
+            self._set(State.STOPPED, "stopped", math.nan)
+            if self._build is not None:
+                self._build.cancel()
+        if self._thread.ident is not None:  # it was started
+            self._thread.join(patience)
+        return not self._thread.is_alive()
+
+    def wait_until_ready(self) -> bool:
+        """True as soon as the engine runs, False if it never will again."""
+        with self._change:
+            self._change.wait_for(
+                lambda: self._status.state in (State.RUNNING, State.GIVEN_UP, State.STOPPED)
+            )
+            return self._status.state is State.RUNNING
+
+    def process(self, image: np.ndarray, camera: Camera | None) -> Result:
+        """See one image; RunnerError if the engine failed, and is being started again."""
+        try:
+            result = self._pipeline.process(image, camera)
+        except RunnerError as error:
+            self._failed(error)
+            raise
+        except PenumbraError:  # the image's or the camera's fault
+            raise
+        except Exception as error:  # whatever a backend raises, such as MemoryError
+            failure = RunnerError(f"{type(error).__name__}: {' '.join(str(error).split())}")
+            self._failed(failure)
+            raise failure from error
+        with self._change:
+            self._successes += 1
+            if self._successes >= STEADY_FRAMES:
+                self._failures = 0
+        return result
+
+    def _failed(self, error: Exception) -> None:
+        """Note a failure, once for all images that were under way."""
+        with self._change:
+            if self._status.state is State.RUNNING:
+                self._failures += 1
+                self._successes = 0
+                self._set(State.FAILED, f"the runner failed: {error}", math.nan)
+
+    def _keep(self) -> None:
+        """The thread: start, wait for a failure, pause, start again."""
+        while self._start_once():
+            with self._change:
+                self._change.wait_for(lambda: self._status.state is not State.RUNNING)
+            self._pipeline.deactivate()
+            if not self._may_start_again():
+                break
+        self._pipeline.deactivate()
+
+    def _start_once(self) -> bool:
+        """Bring the engine up; False if it was stopped. A failure leads to FAILED, or GIVEN_UP."""
+        while True:
+            if not self._begin("loading the model"):
+                return False
+            try:
+                self._build_missing_engine()
+                if not self._begin("loading the model"):
+                    return False
+                self._pipeline.activate()
+            except Exception as error:  # a defect in a backend must not leave STARTING for ever
+                reason = error if isinstance(error, PenumbraError) else repr(error)
+                with self._change:
+                    self._failures += 1
+                    self._set(State.FAILED, f"the engine does not start: {reason}", math.nan)
+                if self._may_start_again():
+                    continue
+                return False
+            with self._change:
+                return self._set(State.RUNNING, self._pipeline.runner.description, 1.0)
+
+    def _begin(self, text: str) -> bool:
+        with self._change:
+            return self._set(State.STARTING, text, math.nan)
+
+    def _build_missing_engine(self) -> None:
+        """In a child; where the runner is to be found, one whose engine fails is out of it."""
+        runner = self._pipeline.runner
+        while (needed := runner.missing_engine()) is not None:
+            try:
+                self._build_engine(needed)
+                return
+            except RunnerError as error:
+                if not isinstance(runner, AutoRunner):
+                    raise
+                log.warning("%s; trying the next runner", error)
+                runner.exclude(needed.key.backend, str(error))
+
+    def _build_engine(self, needed: Engine) -> None:
+        what = f"building the {needed.key.backend} engine for {needed.bundle.name}"
+        with self._change:
+            if not self._set(State.STARTING, what, 0.0):
+                return
+            self._build = build = EngineBuild(needed)
+        log.info("%s; this is done once and can take minutes", what)
+
+        def progress(fraction: float, phase: str) -> None:
+            with self._change:
+                self._set(State.STARTING, f"{what}: {phase}", fraction)
+
+        try:
+            build.run(progress)
+        except RunnerError as error:
+            raise RunnerError(f"{what} failed: {error}") from error
+        finally:
+            with self._change:
+                self._build = None
+
+    def _may_start_again(self) -> bool:
+        """After the pause that is due; False if stopped meanwhile, or after the last restart."""
+        with self._change:
+            if self._status.state is State.STOPPED:
+                return False
+            reason = self._status.text
+            if self._failures > RESTARTS:
+                self._set(State.GIVEN_UP, f"{reason}; gave up after {RESTARTS} restarts", math.nan)
+                return False
+            pause = self._restart_pause() * 2 ** (self._failures - 1)
+            which = f"restart {self._failures} of {RESTARTS} in {pause:g} s"
+            self._set(State.FAILED, f"{reason}; {which}", math.nan)
+            log.error("%s", self._status.text)
+            self._change.wait_for(lambda: self._status.state is State.STOPPED, pause)
+            return self._status.state is not State.STOPPED
+
+    def _set(self, state: State, text: str, progress: float) -> bool:
+        """Change the status, with the lock held; False once it is STOPPED, which is for good."""
+        if self._status.state is not State.STOPPED:
+            self._status = Status(state, text, progress)
+            self._change.notify_all()
+            return state is not State.STOPPED
+        return False

@@ -1,0 +1,215 @@
+"""What every runner is: an image in, the graph's outputs out, whatever computes them.
+
+A runner has lanes: places where one image can be under way. A CPU runner has one; a GPU runner has
+two, so that one image is copied while another is computed. `infer` may be called from any number
+of threads: each takes a free lane, or waits for one. That is how several cameras share an engine.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Condition, Lock
+from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import numpy as np
+
+from penumbra.bundle import Bundle, OutputSpec
+from penumbra.errors import PenumbraError
+
+if TYPE_CHECKING:
+    from penumbra.vehicle.runners.engine import Engine
+
+# Called with how much is done (0 to 1) and what is being done.
+Progress = Callable[[float, str], None]
+
+
+class RunnerError(PenumbraError):
+    """This runner cannot work here, or no longer; another one may."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run a bundle; each runner reads what concerns it."""
+
+    threads: int = 0  # of a CPU runner; 0: one per physical core
+    image_size: tuple[int, int] | None = None  # height, width of the engine of a bundle of any size
+    device: int = 0  # which GPU
+    lanes: int = 2  # images under way at once on a GPU; each takes its own scratch memory there
+    engine_cache_dir: Path | None = None  # None: see penumbra.vehicle.runners.engine
+    workspace_mb: int | None = None  # GPU memory for an engine's scratch; None: no limit
+    progress: Progress | None = None  # of an engine being built
+
+
+class Lane(Protocol):
+    """One place of a runner: takes one image at a time."""
+
+    def run(self, image: np.ndarray) -> dict[str, np.ndarray]:
+        """The outputs for `image`, in arrays that nobody writes to again."""
+
+    def close(self) -> None:
+        """Give everything back; called once, with no image under way."""
+
+
+class Runner(ABC):
+    """Computes a bundle's outputs: `activate`, then `infer` as often as wanted, `deactivate`.
+
+    `outputs` names the outputs that are wanted; None means all that the bundle does not call
+    optional. What nobody asked for is not computed where the runtime can leave it out, and never
+    copied.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        outputs: Sequence[str] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.bundle = bundle
+        self.settings = settings or Settings()
+        self.outputs: list[OutputSpec] = _wanted(bundle, outputs)
+        self._lanes: list[Lane] = []
+        self._idle: list[Lane] = []
+        self._change = Condition()  # guards the two lists
+        self._switching = Lock()  # held by whoever activates or deactivates
+
+    @classmethod
+    def obstacle(cls, settings: Settings) -> str | None:
+        """Why this runner cannot work on this machine, found out quickly; None if nothing is known.
+
+        None is no promise: `activate` may still fail.
+        """
+        return None
+
+    @abstractmethod
+    def _open(self) -> list[Lane]:
+        """Get everything that is needed to run, or raise RunnerError and leave nothing behind."""
+
+    def _close(self) -> None:  # noqa: B027 (most runners' lanes share nothing)
+        """Give back what the lanes shared, after the last of them has been closed."""
+
+    def missing_engine(self) -> Engine | None:
+        """The engine that `activate` would have to build first; most runners need none."""
+        return None
+
+    @property
+    def lanes(self) -> Sequence[Lane]:
+        """The places where an image can be under way; none while the runner is not active."""
+        return self._lanes
+
+    @property
+    def active(self) -> bool:
+        return bool(self._lanes)
+
+    @property
+    def description(self) -> str:
+        """What computes, for the log; more is known once the runner is active."""
+        return self.name
+
+    def activate(self) -> None:
+        """Load the model; does nothing if that has been done."""
+        with self._switching:
+            if self._lanes:
+                return
+            lanes = self._open()
+            with self._change:
+                self._lanes, self._idle = lanes, list(lanes)
+
+    def infer(self, image: np.ndarray) -> dict[str, np.ndarray]:
+        """The wanted outputs for one image (`uint8`, height x width x 3), by name.
+
+        The arrays belong to the caller; the runner never writes to them again.
+        """
+        image = self._checked(image)
+        lane = self._take()
+        try:
+            return lane.run(image)
+        finally:
+            self._give_back(lane)
+
+    def deactivate(self) -> None:
+        """Wait for the images under way, then release everything; may be activated again."""
+        with self._switching:
+            with self._change:
+                lanes, self._lanes = self._lanes, []
+                self._change.notify_all()  # whoever waits for a lane waits in vain
+                self._change.wait_for(lambda: len(self._idle) == len(lanes))
+                self._idle = []
+            for lane in lanes:
+                lane.close()
+            if lanes:
+                self._close()
+
+    def __enter__(self) -> Runner:
+        self.activate()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.deactivate()
+
+    def _take(self) -> Lane:
+        with self._change:
+            self._change.wait_for(lambda: self._idle or not self._lanes)
+            if not self._lanes:
+                raise RunnerError(f"the {self.name} runner is not active: call activate() first")
+            return self._idle.pop()
+
+    def _give_back(self, lane: Lane) -> None:
+        with self._change:
+            self._idle.append(lane)
+            self._change.notify_all()
+
+    def _checked(self, image: np.ndarray) -> np.ndarray:
+        """`image` in one piece, if it is one that the bundle takes."""
+        if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
+            kind = getattr(image, "dtype", type(image).__name__)
+            raise PenumbraError(f"an image must be a numpy array of uint8, not {kind}: convert it")
+        if image.ndim != 3 or image.shape[2] != 3:
+            raise PenumbraError(
+                f"an image must be height x width x 3, not {_times(image.shape)}: "
+                f"convert it to {self.bundle.input.channel_order}"
+            )
+        if image.size == 0:
+            raise PenumbraError(f"the image is empty ({_times(image.shape)}): check its source")
+        expected = self.image_size
+        for wanted, found in zip(expected, image.shape[:2], strict=True):
+            if wanted is not None and wanted != found:
+                height, width = ("any" if extent is None else extent for extent in expected)
+                raise PenumbraError(
+                    f"the image is {image.shape[1]}x{image.shape[0]} and {self.bundle.name} takes "
+                    f"{width}x{height}: resize the image, or export the model for its size"
+                )
+        return np.ascontiguousarray(image)
+
+    @property
+    def image_size(self) -> tuple[int | None, int | None]:
+        """Height and width of the images that can be run; None takes any."""
+        return self.bundle.input.height, self.bundle.input.width
+
+
+def _wanted(bundle: Bundle, names: Sequence[str] | None) -> list[OutputSpec]:
+    if names is None:
+        return [output for output in bundle.outputs if not output.optional]
+    known = {output.name: output for output in bundle.outputs}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise PenumbraError(
+            f"{bundle.name} has no output {unknown[0]!r}: choose from {', '.join(known)}"
+        )
+    if not names:
+        raise PenumbraError(f"no output of {bundle.name} was asked for: name at least one")
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def _times(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "a single number"

@@ -1,0 +1,66 @@
+"""The table of goals, and that the page which shows it says the same."""
+
+from pathlib import Path
+
+import pytest
+import tiny_bundles
+
+from penumbra.bundle import load_bundle
+from penumbra.lab.benchmarks.goals import GOALS, NOT_YET, form_of, kind_of, table
+from penumbra.share import config_folder
+
+PAGE = Path(__file__).parents[3] / "docs" / "BENCHMARKS.md"
+
+
+def cells(text: str) -> list[list[str]]:
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
+
+
+def test_a_number_is_judged_and_a_reason_is_told():
+    measured = {"cameras": 0.949, "pixels": 1.05, "class/sampled": 15.0, "node, overhead": 4.01}
+    measured["encdec/fast"] = "not measured: no bundle in this form"
+    rows = {row[0]: row[1:] for row in cells(table(measured))}
+    assert rows[GOALS["cameras"].what] == ["≥ 0.95", "0.949", "no"]
+    assert rows[GOALS["pixels"].what] == ["≤ 1.05", "1.050", "yes"]
+    assert rows[GOALS["class/sampled"].what] == ["≥ 15", "15.0", "yes"]
+    assert rows[GOALS["node, overhead"].what] == ["≤ 4 ms", "4.010 ms", "no"]
+    assert rows[GOALS["encdec/fast"].what][1:] == [measured["encdec/fast"], "–"]
+    assert rows[GOALS["multiply-adds"].what][1:] == [NOT_YET, "–"]
+    assert len(rows) == len(GOALS) + 2  # head and rule
+
+
+def test_the_page_has_the_table_that_is_printed():
+    """Its numbers are from some run; what was measured, the goals and the verdicts are ours."""
+    head = "| what | goal | measured | reached |"
+    shown = PAGE.read_text().partition(head)[2].partition("\n\n")[0]
+    rows = {row[0]: row[1:] for row in cells(shown) if row[0] != "---"}
+    assert list(rows) == [goal.what for goal in GOALS.values()]
+    for goal in GOALS.values():
+        limit, value, reached = rows[goal.what]
+        assert limit == goal.text
+        number = value.split()[0].replace(".", "", 1).isdigit()
+        expected = ("yes" if goal.reached(float(value.split()[0])) else "no") if number else "–"
+        assert reached == expected, goal.what
+
+
+@pytest.mark.parametrize(
+    "name, kind, form",
+    [
+        ("segnet-street", "encdec", "diagonal"),
+        ("segnet-camvid-class", "class", "class covariance"),
+        ("segnet-camvid-encdec", "encdec", "truthful"),
+    ],
+)
+def test_every_shipped_bundle_has_goals(name, kind, form):
+    bundle = load_bundle(config_folder() / "models" / name)
+    assert (kind_of(bundle), form_of(bundle)) == (kind, form)
+    assert f"{kind}/{form}" in GOALS
+
+
+def test_depth_has_one_form_calibrated_or_not(tmp_path):
+    variant = {"architecture": "monodepth", "dropout": "final", "rate": 0.2, "width": 0.25}
+    for variance in ("diagonal", "calibrated"):
+        changes = {"variant": {**variant, "relu": "moment", "variance": variance}}
+        bundle = tiny_bundles.depth(tmp_path / variance, **changes)
+        assert f"{kind_of(bundle)}/{form_of(bundle)}" == "monodepth/diagonal"

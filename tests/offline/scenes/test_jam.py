@@ -1,0 +1,48 @@
+"""Lorries, and streets full of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from penumbra.offline.datasets.camvid_classes import CAR
+from penumbra.offline.scenes import Camera, render, street
+from penumbra.offline.scenes.jam import in_a_jam
+from penumbra.offline.scenes.lorries import lorry
+
+NEAR = 15.0
+
+
+@pytest.mark.parametrize("kind", ["box", "tarpaulin", "tank", "flat"])
+def test_a_lorry_has_a_lorry_s_size(kind: str) -> None:
+    for seed in range(20):
+        body = lorry(np.random.default_rng(seed), kind)
+        corners = body.quads["corners"].reshape(-1, 3)
+        size = np.ptp(corners, axis=0)
+        assert 2.2 < size[0] < 2.8
+        assert 5.9 < size[2] < 14.5
+        assert corners[:, 1].min() == pytest.approx(0, abs=1e-6)  # its wheels touch the road
+        assert corners[:, 1].max() < 4.1
+        assert (body.quads["label"] == CAR).all()
+        assert (body.rounds["label"] == CAR).all()
+
+
+def test_the_same_seed_draws_the_same_lorry() -> None:
+    first, again = (lorry(np.random.default_rng(5)) for _ in range(2))
+    np.testing.assert_array_equal(first.quads, again.quads)
+    np.testing.assert_array_equal(first.rounds, again.rounds)
+
+
+def test_a_jam_fills_the_view_with_what_is_near() -> None:
+    camera = Camera.kitti(310, 94)
+    shares = []
+    for seed in range(8):
+        free = street(seed)
+        jam = in_a_jam(free, np.random.default_rng(seed))
+        views = [render(scene, camera) for scene in (free, jam)]
+        shares.append([((v.labels == CAR) & (v.depth < NEAR)).mean() for v in views])
+        # Nothing stands where the eye is: the nearest vehicle of the own lane is 3 m ahead, and
+        # those beside are a lane's width less half a lorry and its wandering away.
+        assert views[1].depth.min() > 0.5
+    free, jammed = np.mean(shares, axis=0)
+    assert jammed > 0.15 > free

@@ -1,0 +1,206 @@
+"""Hostile messages: the node never dies, counts each under its reason, and processes good frames.
+
+PENUMBRA_HOSTILE=20000 sends so many instead of a few hundred; -s shows the counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import cv2
+import hostile
+import pytest
+import tiny_bundles
+from diagnostic_msgs.msg import DiagnosticArray
+from perception import STUB_NODE, Peer, running
+from rclpy.publisher import Publisher
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2
+
+from penumbra.vehicle import conversions
+from penumbra.vehicle.conversions import ConversionError
+from penumbra_msgs.msg import FrameStats
+
+COUNT = int(os.environ.get("PENUMBRA_HOSTILE", "300"))
+KINDS = pytest.mark.parametrize("kind", [Image, CompressedImage], ids=lambda kind: kind.__name__)
+DROPPED = ("busy", "old", "rate", "invalid", "failed")
+
+
+@KINDS
+def test_each_hostile_message_is_counted_under_its_reason_and_survived(kind, peer, tmp_path):
+    """On a depth bundle, whose results depend on CameraInfo too.
+
+    What is to become of each message is told by the conversion, called here as well; the tests of
+    the conversion say whether that is right.
+    """
+    compressed = kind is CompressedImage
+    messages = (hostile.compressed if compressed else hostile.images)(1, COUNT // 2)
+    settings = {
+        "bundle": tiny_bundles.depth(tmp_path / "depth").path,
+        "runner": "onnxruntime",
+        "compressed": compressed,
+        "qos.input_reliability": "reliable",  # each is to reach the node
+        "qos.input_depth": 10,
+        "max_age": 0.0,  # and to be looked at, whatever its stamp
+    }
+    expected: Counter[str] = Counter()  # by reason
+    processed = 0
+    with running(**settings) as node:
+        node.wait_for("engine: running")
+        peer.collect(FrameStats, "/penumbra/stats")
+        peer.collect(DiagnosticArray, "/diagnostics")
+        peer.collect(Image, "/penumbra/prediction", "/penumbra/overlay")
+        peer.collect(PointCloud2, "/penumbra/points")
+        peer.collect(CameraInfo, "/penumbra/camera_info")
+        images = peer.publisher(topic_of(kind), kind)
+        infos = peer.publisher("/penumbra/image/camera_info", CameraInfo)
+        expected["camera_info"] = counted_first(peer, infos)
+        for number, (message, info) in enumerate(
+            zip(messages, hostile.camera_infos(2, COUNT), strict=False)
+        ):
+            infos.publish(info)
+            expected["camera_info"] += refused(conversions.scaled_camera_info, info, 1, 1) != ""
+            images.publish(message)
+            if reason := refused(convert(kind), message, "bgr"):
+                expected[reason] += 1
+                if not refused(check(kind), message):
+                    # Only decoding tells: the worker has to come to it before the next arrives.
+                    peer.wait(lambda: images_in(reasons_of(peer)) == images_in(expected), "a count")
+            else:  # it is an image after all
+                processed += 1
+                peer.wait(lambda p=processed: processed_by(peer) == p, "a result")
+            good = good_frame(peer, kind, f"good {number}")
+            images.publish(good)
+            processed += 1
+            peer.wait(lambda good=good: last_frame(peer) == good.header.frame_id, "the good frame")
+            for received in peer.received.values():
+                del received[:-1]  # so that this may go on for ever
+        expected = +expected
+        peer.wait(lambda: reasons_of(peer) == expected, f"diagnostics with {dict(expected)}")
+        stats = peer.stats()[-1]
+        dropped = {why: getattr(stats, f"dropped_{why}") for why in DROPPED}
+        sent = 2 * (number + 1)
+        print(f"\n{sent} {kind.__name__}: {stats.processed} processed, dropped {dropped}")
+        print(f"refused by reason: {dict(reasons_of(peer))}")
+        assert dropped == {**dict.fromkeys(DROPPED, 0), "invalid": images_in(expected)}
+        assert stats.processed == processed
+        assert stats.received == sent == processed + images_in(expected)
+
+
+@KINDS
+def test_a_bad_image_takes_neither_the_place_nor_the_turn_of_a_good_one(
+    kind, peer, tmp_path, monkeypatch
+):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    monkeypatch.setenv("STUB_GATE", str(gate))
+    settings = {
+        "bundle": tiny_bundles.segmentation(tmp_path / "street").path,
+        "runner": "onnxruntime",
+        "compressed": kind is CompressedImage,
+        "qos.input_reliability": "reliable",
+        "qos.input_depth": 10,
+        "max_age": 0.0,
+    }
+    with running(str(STUB_NODE), **settings):
+        peer.collect(FrameStats, "/penumbra/stats")
+        peer.collect(DiagnosticArray, "/diagnostics")
+        images = peer.publisher(topic_of(kind), kind)
+        for frame_id in ("replaced", "the latest"):
+            images.publish(good_frame(peer, kind, frame_id))
+        for _ in range(5):
+            images.publish(bad_frame(peer, kind))
+        peer.wait(lambda: peer.stats() and peer.stats()[-1].received == 7, "all to arrive")
+        stats = peer.stats()[-1]
+        assert (stats.processed, stats.dropped_busy, stats.dropped_invalid) == (0, 1, 5)
+        gate.write_bytes(b"")  # the engine starts
+        peer.wait(lambda: processed_by(peer) == 1, "a result")
+        assert last_frame(peer) == "the latest"
+
+        assert peer.set(rate_limit=0.001) == [""]
+        images.publish(bad_frame(peer, kind))
+        images.publish(good_frame(peer, kind, "in turn"))
+        peer.wait(lambda: processed_by(peer) == 2, "a result")
+        stats = peer.stats()[-1]
+        assert stats.header.frame_id == "in turn"
+        assert (stats.dropped_rate, stats.dropped_invalid) == (0, 6)
+        reason = "decode" if kind is CompressedImage else "step"
+        peer.wait(lambda: reasons_of(peer) == {reason: 6}, "diagnostics")
+
+
+def topic_of(kind: type) -> str:
+    return "/penumbra/image/compressed" if kind is CompressedImage else "/penumbra/image"
+
+
+def check(kind: type):
+    compressed = kind is CompressedImage
+    return conversions.check_compressed_image if compressed else conversions.check_image
+
+
+def convert(kind: type):
+    return conversions.compressed_image_of if kind is CompressedImage else conversions.image_of
+
+
+def refused(convert, *arguments) -> str:
+    """The reason; empty if there is none."""
+    try:
+        convert(*arguments)
+    except ConversionError as error:
+        return error.reason
+    return ""
+
+
+def good_frame(peer: Peer, kind: type, frame_id: str) -> Image | CompressedImage:
+    picture = tiny_bundles.image()
+    good = peer.image(picture)
+    if kind is CompressedImage:
+        good = CompressedImage(format="png", data=cv2.imencode(".png", picture)[1].tobytes())
+    good.header.frame_id = frame_id
+    return good
+
+
+def bad_frame(peer: Peer, kind: type) -> Image | CompressedImage:
+    bad = good_frame(peer, kind, "bad")
+    if kind is CompressedImage:
+        bad.data = bad.data[:-20]  # cut off
+    else:
+        bad.step -= 1
+    return bad
+
+
+def last_frame(peer: Peer) -> str:
+    return peer.stats()[-1].header.frame_id if peer.stats() else ""
+
+
+def processed_by(peer: Peer) -> int:
+    return peer.stats()[-1].processed if peer.stats() else 0
+
+
+def images_in(reasons: Counter[str]) -> int:
+    """Without those of CameraInfo, which is no image."""
+    return reasons.total() - reasons["camera_info"]
+
+
+def counted_first(peer: Peer, infos: Publisher) -> int:
+    """Send a CameraInfo that is refused until one is counted: from then on, none is lost.
+
+    A publisher knows of its subscriber a little earlier than the other way round.
+    """
+    bad = next(
+        info
+        for info in hostile.camera_infos(2, COUNT)
+        if refused(conversions.scaled_camera_info, info, 1, 1)
+    )
+    diagnostics = peer.received["/diagnostics"]
+    while not reasons_of(peer)["camera_info"]:
+        infos.publish(bad)
+        later = len(diagnostics) + 2  # the next one may be under way already
+        peer.wait(lambda later=later: len(diagnostics) >= later, "diagnostics")
+    return reasons_of(peer)["camera_info"]
+
+
+def reasons_of(peer: Peer) -> Counter[str]:
+    """As the last diagnostics have them."""
+    statuses = [s for array in peer.received["/diagnostics"][-1:] for s in array.status]
+    found = [s.values for s in statuses if s.name == "penumbra: conversion errors"]
+    return Counter({entry.key: int(entry.value) for values in found for entry in values})

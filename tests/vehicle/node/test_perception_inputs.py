@@ -1,0 +1,179 @@
+"""Several cameras, old and too many images, CameraInfo, simulated time, changes while it runs."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import tiny_bundles
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from perception import running
+from rcl_interfaces.srv import GetParameters
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2
+
+from penumbra.vehicle.node.camera import UNCALIBRATED_FRAMES, fitted
+from penumbra.vehicle.pipeline import Camera, Config, Pipeline
+from penumbra.vehicle.runners import Settings
+from penumbra_msgs.msg import FrameStats, OodAlert
+
+
+def floats(message: Image) -> np.ndarray:
+    return np.frombuffer(message.data, np.float32).reshape(message.height, message.width)
+
+
+def test_cameras_share_one_engine_and_parameters_change_at_run_time(peer, tmp_path):
+    bundle = tiny_bundles.segmentation(tmp_path / "street")
+    settings = {"bundle": bundle.path, "runner": "onnxruntime", "cameras": "front,left"}
+    cameras = {"front": tiny_bundles.image(seed=1), "left": tiny_bundles.image(seed=2)}
+    pipeline = Pipeline(bundle, Config("onnxruntime", settings=Settings(threads=1)))
+    with running(**settings) as node, pipeline:
+        node.wait_for("waiting for images on /penumbra/left/image")
+        for name, picture in cameras.items():
+            here = f"/penumbra/{name}"
+            peer.collect(FrameStats, f"{here}/stats")
+            peer.collect(Image, f"{here}/uncertainty")
+            publisher = peer.publisher(f"{here}/image")
+            collected = peer.received[f"{here}/uncertainty"]
+            while not collected:
+                sent = peer.until_processed(picture, f"{here}/image")
+                publisher.publish(sent)
+                peer.until_processed(picture, f"{here}/image")
+            np.testing.assert_array_equal(
+                floats(collected[-1]), pipeline.process(picture).uncertainty
+            )
+        node.wait_for("engine: running")  # said by a timer, perhaps after the first result
+        assert sum("engine: running" in line for line in node.log) == 1
+
+        # Without thresholds nothing is called OK.
+        peer.alerts("/penumbra/front/ood")
+        peer.wait(lambda: peer.received["/penumbra/front/ood"], "a latched alert")
+        alert = peer.received["/penumbra/front/ood"][-1]
+        assert alert.level in (OodAlert.WARN, OodAlert.STALE) and np.isnan(alert.frame_threshold)
+        assert peer.set(ood__frame_threshold=10.0, ood__pixel_threshold=10.0) == ["", ""]
+        sent = peer.until_processed(cameras["front"], "/penumbra/front/image")
+        peer.wait(lambda: peer.received["/penumbra/front/ood"][-1].level == OodAlert.OK, "OK")
+
+        # Old images, then too many of them, are dropped and counted.
+        stats = peer.received["/penumbra/front/stats"]
+        front = peer.publisher("/penumbra/front/image")
+        old = peer.image(cameras["front"])
+        old.header.stamp.sec -= 5
+        front.publish(old)
+        peer.wait(lambda: stats[-1].dropped_old == 1, "the old image to be counted")
+        node.wait_for("dropped an image that is 5.* s old")
+        assert peer.set(max_age=0.0, rate_limit=0.001) == ["", ""]
+        front.publish(old)  # the first passes
+        peer.wait(lambda: stats[-1].header.stamp == old.header.stamp, "the old image's result")
+        front.publish(peer.image(cameras["front"]))
+        peer.wait(lambda: stats[-1].dropped_rate == 1, "the second to be counted")
+        node.wait_for("1000 s between two frames, more than ood.stale_after .1 s.*no ALERT can")
+        assert peer.set(rate_limit=1000.0) == [""]  # holds at once, not when the old one ends
+        stats.clear()
+        peer.until_processed(cameras["front"], "/penumbra/front/image")
+        assert peer.set(rate_limit=0.0) == [""]
+
+        # Outputs switch at run time, bad values and bad moments are refused.
+        assert peer.set(outputs__uncertainty=False) == [""]
+        before = len(peer.received["/penumbra/front/uncertainty"])
+        stats.clear()
+        peer.until_processed(cameras["front"], "/penumbra/front/image")
+        assert len(peer.received["/penumbra/front/uncertainty"]) == before
+        (reason,) = peer.set(cameras="front")
+        assert reason.endswith("deactivate it and clean it up first")
+        (reason,) = peer.set(ood__raise_frames=9)
+        assert reason.startswith("raise_frames is (9, 5): it must be N, M with")
+        (reason,) = peer.set(max_age=-1.0)
+        assert "out of range" in reason
+        (reason,) = peer.set(label_names=["something", "else"])
+        assert reason == "label_names is what the bundle says"
+        (reason,) = peer.set(autostart=False)
+        assert "read-only" in reason or "read only" in reason, reason
+        request = GetParameters.Request(names=["label_names"])
+        answer = peer.call(GetParameters, "/penumbra/get_parameters", request)
+        assert list(answer.values[0].string_array_value) == list(tiny_bundles.CLASSES)
+
+
+def test_depth_of_an_unknown_camera_says_so(peer, tmp_path):
+    bundle = tiny_bundles.depth(tmp_path / "depth")
+    with running(bundle=bundle.path, runner="onnxruntime", max_age=0.0) as node:
+        peer.collect(FrameStats, "/penumbra/stats")
+        peer.collect(DiagnosticArray, "/diagnostics")
+        for _ in range(UNCALIBRATED_FRAMES):
+            peer.received["/penumbra/stats"].clear()
+            peer.until_processed(tiny_bundles.image())
+        node.wait_for("no CameraInfo with a focal length on /penumbra/image/camera_info: metres")
+        about = CameraInfo(width=48, height=36)
+        about.k = [28.0, 0.0, 23.5, 0.0, 28.0, 17.5, 0.0, 0.0, 1.0]
+        publisher = peer.publisher("/penumbra/image/camera_info", CameraInfo)
+
+        def level() -> bytes | None:
+            arrays = peer.received["/diagnostics"][-1:]
+            name = "penumbra: camera calibration"
+            return next((s.level for a in arrays for s in a.status if s.name == name), None)
+
+        peer.wait(lambda: level() == DiagnosticStatus.WARN, "a warning")
+
+        def known() -> bool:
+            publisher.publish(about)
+            return level() == DiagnosticStatus.OK
+
+        peer.wait(known, "a camera that is known")
+
+
+def test_depth_follows_the_camera_and_stale_comes_though_time_stands_still(peer, tmp_path):
+    """A compressed picture of another size than the network's; simulated time without a clock."""
+    bundle = tiny_bundles.depth(tmp_path / "depth")
+    pipeline = Pipeline(bundle, Config("onnxruntime", settings=Settings(threads=1)))
+    settings = {"compressed": True, "use_sim_time": True, "ood.stale_after": 0.5}
+    with running(bundle=bundle.path, runner="onnxruntime", **settings) as node, pipeline:
+        node.wait_for("engine: running")
+        peer.collect(FrameStats, "/penumbra/stats")
+        peer.alerts()
+        peer.collect(Image, "/penumbra/prediction")
+        peer.collect(PointCloud2, "/penumbra/points")
+        peer.collect(CameraInfo, "/penumbra/camera_info")
+        picture = tiny_bundles.image(72, 96)
+        message = CompressedImage(
+            format="bgr8; png compressed bgr8", data=cv2.imencode(".png", picture)[1].tobytes()
+        )
+        message.header.frame_id = "optical"
+        # Half as long again as the model's: 0.8 image widths.
+        info = CameraInfo(width=96, height=72, distortion_model="plumb_bob")
+        info.d = [0.1, 0.0, 0.0, 0.0, 0.0]
+        info.k = [115.2, 0.0, 47.5, 0.0, 115.2, 35.5, 0.0, 0.0, 1.0]
+        about = peer.publisher("/penumbra/image/camera_info", CameraInfo)
+        images = peer.publisher("/penumbra/image/compressed", CompressedImage)
+        warning = "focal length is 1.200 image widths, 50% more than the model was trained with"
+
+        def warned() -> bool:
+            # Again and again: we know of the node's subscription before it knows of us.
+            about.publish(info)
+            return any(warning in line for line in node.log)
+
+        peer.wait(warned, "the warning of another focal length")
+        node.wait_for("is not rectified")
+        peer.until_all(lambda: images.publish(message))
+
+        small = fitted(picture, (36, 48))
+        result = pipeline.process(small, Camera(115.2, 96))
+        depth = peer.received["/penumbra/prediction"][-1]
+        assert depth.header == message.header
+        np.testing.assert_array_equal(floats(depth), result.prediction)
+        scaled = peer.received["/penumbra/camera_info"][-1]
+        assert (scaled.width, scaled.height, scaled.header) == (48, 36, message.header)
+        np.testing.assert_allclose(scaled.k, [57.6, 0, 23.5, 0, 57.6, 17.5, 0, 0, 1], rtol=1e-12)
+        cloud = peer.received["/penumbra/points"][-1]
+        assert [field.name for field in cloud.fields] == ["x", "y", "z", "rgb", "sigma"]
+        assert (cloud.width, cloud.height) == (24, 18)
+        points = np.frombuffer(cloud.data, np.float32).reshape(18, 24, 5)
+        np.testing.assert_array_equal(points[..., 2], result.prediction[::2, ::2])
+        np.testing.assert_array_equal(points[..., 4], result.uncertainty[::2, ::2])
+        u, v, z = 40, 10, result.prediction[10, 40]
+        x, y = z * (u - 23.5) / 57.6, z * (v - 17.5) / 57.6
+        np.testing.assert_allclose(points[v // 2, u // 2, :2], [x, y], rtol=1e-5)
+        blue_green_red = points[..., 3].copy().view(np.uint8).reshape(18, 24, 4)[..., :3]
+        np.testing.assert_array_equal(blue_green_red, small[::2, ::2])
+
+        alerts = peer.received["/penumbra/ood"]
+        peer.wait(lambda: alerts[-1].level == OodAlert.STALE, "STALE")
+        assert alerts[-1].reason.startswith("no image for 0.")
+        assert alerts[-1].header.frame_id == "optical"

@@ -1,0 +1,285 @@
+"""Engines come from NVIDIA's own compiler: once for all they depend on, whole or not at all."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import fields, replace
+
+import onnx
+import pytest
+import tiny_bundles
+from cuda_stand_in import DEVICE_NAME, CudaStandIn
+from onnx import TensorProto, helper
+
+from penumbra.errors import PenumbraError
+from penumbra.files import cache_folder
+from penumbra.vehicle.runners import RunnerError, Settings, compiler, cuda, engine
+
+RTX = "tensorrt-rtx"
+trt = pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT for RTX is not installed")
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    return tiny_bundles.segmentation(tmp_path / "street")
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(engine_cache_dir=tmp_path / "engines")
+
+
+@pytest.fixture
+def needed(bundle, settings):
+    return engine.find(bundle, RTX, settings, "8.9")
+
+
+class Steps(list):
+    """A progress callback that remembers."""
+
+    def __call__(self, fraction, phase):
+        self.append((fraction, phase))
+
+
+@pytest.mark.parametrize("make", [tiny_bundles.segmentation, tiny_bundles.depth])
+@pytest.mark.parametrize("size", [(36, 48), (None, None)], ids=["fixed", "any size"])
+def test_an_engine_is_built_once(tmp_path, settings, make, size):
+    settings = replace(settings, image_size=(36, 48))
+    needed = engine.find(make(tmp_path / "b", *size), RTX, settings, "8.9")
+    assert not needed.built
+    assert needed.build()
+    assert needed.built
+    # Without a GPU nothing is valid here, but of a file that is no engine it says that too.
+    runtime = trt.Runtime(compiler.make_logger(trt))
+    (_, complaint), (_, of_nonsense) = map(runtime.get_engine_validity, (needed.read(), b"x" * 999))
+    assert complaint == 0 != of_nonsense
+    before = needed.path.stat()
+    steps = Steps()
+    assert not needed.build(steps)
+    assert steps == []
+    assert needed.path.stat().st_mtime_ns == before.st_mtime_ns
+    assert needed.build(steps, force=True)
+    assert steps != []
+    assert needed.path.stat().st_ino != before.st_ino
+    assert list(needed.folder.iterdir()) == [needed.path]
+
+
+def test_progress_grows_to_the_end(needed):
+    steps = Steps()
+    needed.build(steps)
+    fractions = [fraction for fraction, _ in steps]
+    assert fractions == sorted(fractions)
+    assert fractions[0] < 0.5
+    assert fractions[-1] == 1.0
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(engine.Key)])
+def test_every_dependency_is_in_the_name(needed, field):
+    other = {"height": 37, "width": 49, "recipe": 0}.get(field, "other")
+    changed = replace(needed, key=replace(needed.key, **{field: other}))
+    assert changed.path != needed.path
+    assert needed.path == replace(needed, key=replace(needed.key)).path
+
+
+def test_what_does_not_fit_is_not_found(tmp_path, bundle, settings, needed, monkeypatch):
+    needed.build()
+    other = tiny_bundles.depth(tmp_path / "other" / bundle.name)
+    assert not engine.find(other, RTX, settings, "8.9").built
+    assert not engine.find(bundle, RTX, settings, "8.6").built
+    mixed = tiny_bundles.segmentation(tmp_path / "mixed" / bundle.name, precision="mixed")
+    assert mixed.sha256 == bundle.sha256
+    assert not engine.find(mixed, RTX, settings, "8.9").built
+    assert engine.find(bundle, RTX, settings, "8.9").built
+    monkeypatch.setattr(trt, "__version__", "9999.0")
+    assert not engine.find(bundle, RTX, settings, "8.9").built
+
+
+def test_the_cache_is_the_users(bundle, tmp_path, monkeypatch):
+    monkeypatch.setenv("PENUMBRA_CACHE", str(tmp_path / "cache"))
+    assert engine.find(bundle, RTX, capability="8.9").folder == tmp_path / "cache" / "engines"
+    monkeypatch.delenv("PENUMBRA_CACHE")
+    assert engine.find(bundle, RTX, capability="8.9").folder == cache_folder() / "engines"
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Stop, KeyboardInterrupt])
+def test_an_interrupted_build_leaves_nothing(needed, kind):
+    steps = Steps()
+
+    def interrupt(fraction, phase):
+        steps(fraction, phase)
+        if fraction > 0.5:
+            raise kind
+
+    with pytest.raises(kind):
+        needed.build(interrupt)
+    assert list(needed.folder.iterdir()) == []
+    whole = Steps()
+    assert needed.build(whole)  # the lock is free
+    # It was cut off there and then: a whole build has many more steps beyond the middle.
+    beyond = [[fraction for fraction, _ in taken if fraction > 0.5] for taken in (steps, whole)]
+    assert len(beyond[0]) == 1 < len(beyond[1])
+
+
+KILLED_BUILDER = """
+import os, signal, sys
+from pathlib import Path
+from penumbra.bundle import load_bundle
+from penumbra.vehicle.runners import Settings, engine
+
+def kill(fraction, phase):
+    if fraction > 0.5:
+        os.kill(os.getpid(), int(sys.argv[3]))
+
+# A shell without job control has what it starts in the background ignore SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+settings = Settings(engine_cache_dir=Path(sys.argv[2]))
+engine.find(load_bundle(sys.argv[1]), "tensorrt-rtx", settings, "8.9").build(kill)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_killed_build_leaves_nothing(bundle, needed, how):
+    command = [sys.executable, "-c", KILLED_BUILDER, bundle.path, needed.folder, str(int(how))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == -how, done.stderr
+    assert list(needed.folder.iterdir()) == []
+    assert needed.build()
+
+
+def test_half_a_file_of_a_killed_writer_is_swept_away(needed):
+    needed.folder.mkdir()
+    half = needed.folder / f".{needed.path.name}.4242"
+    half.write_bytes(b"half")
+    needed.build()
+    assert list(needed.folder.iterdir()) == [needed.path]
+
+
+def test_two_builders_build_once(needed, caplog):
+    """The first stops in the middle until the second has been seen to wait."""
+    first_is_building, waiting = threading.Event(), threading.Event()
+    built = {}
+
+    def hold(fraction, phase):
+        first_is_building.set()
+        assert waiting.wait(60)
+
+    class Waiting:
+        def filter(self, record):
+            if "another process is building" in record.getMessage():
+                waiting.set()
+            return True
+
+    def second():
+        assert first_is_building.wait(60)
+        built["second"] = needed.build(lambda fraction, phase: pytest.fail("built twice"))
+
+    watcher = Waiting()
+    engine.log.addFilter(watcher)
+    try:
+        thread = threading.Thread(target=second)
+        thread.start()
+        built["first"] = needed.build(hold)
+        thread.join()
+    finally:
+        engine.log.removeFilter(watcher)
+    assert built == {"first": True, "second": False}
+
+
+def test_a_size_is_needed_and_has_to_fit(tmp_path, bundle, settings):
+    anything = tiny_bundles.segmentation(tmp_path / "any", None, None)
+    with pytest.raises(PenumbraError, match="any takes images of any size .* say which"):
+        engine.find(anything, RTX, settings, "8.9")
+    with pytest.raises(PenumbraError, match="height 40 was asked for and street takes 36"):
+        engine.find(bundle, RTX, replace(settings, image_size=(40, 48)), "8.9")
+    with pytest.raises(PenumbraError, match="48x0 is no size"):
+        engine.find(anything, RTX, replace(settings, image_size=(0, 48)), "8.9")
+
+
+def test_a_gpu_that_nobody_builds_for(bundle, settings):
+    with pytest.raises(PenumbraError, match="no GPU of compute capability 3.5: choose from .*8.9"):
+        engine.find(bundle, RTX, settings, "3.5").build()
+
+
+def test_no_gpu_and_none_named(bundle, settings, monkeypatch):
+    monkeypatch.setattr(cuda, "LIBRARY", "libcuda-of-nobody.so.1")
+    with pytest.raises(RunnerError, match="no CUDA driver on this machine"):
+        engine.find(bundle, RTX, settings)
+
+
+def test_a_cache_that_cannot_be_written(bundle, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    settings = Settings(engine_cache_dir=tmp_path / "file")
+    with pytest.raises(PenumbraError, match="cannot use .* as the engine cache: .*PENUMBRA_CACHE"):
+        engine.find(bundle, RTX, settings, "8.9").build()
+
+
+def test_an_unknown_or_absent_backend(bundle, settings, monkeypatch):
+    with pytest.raises(PenumbraError, match="no backend 'cudnn': choose from tensorrt"):
+        engine.find(bundle, "cudnn", settings)
+    monkeypatch.setitem(sys.modules, "tensorrt", None)  # as if it were not installed
+    with pytest.raises(RunnerError, match="tensorrt is not installed: apt install"):
+        engine.find(bundle, "tensorrt", settings)
+
+
+def test_a_graph_that_tensorrt_refuses_is_named(tmp_path, bundle, settings):
+    """UINT8 inside the graph: ONNX allows it, ONNX Runtime runs it, TensorRT does not take it."""
+    model = onnx.load(bundle.model_file)
+    nodes = [node for node in model.graph.node if node.name not in ("make_best_map", "make_labels")]
+    nodes.append(helper.make_node("Cast", ["best"], ["b"], name="too_early", to=TensorProto.UINT8))
+    nodes.append(helper.make_node("Squeeze", ["b", "first"], ["labels"], name="make_labels"))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    refused = tiny_bundles.write_model(tmp_path / "refused", bundle, model.SerializeToString())
+    needed = engine.find(refused, RTX, settings, "8.9")
+    with pytest.raises(PenumbraError, match=r"does not take the graph of street: Cast too_early"):
+        needed.build()
+    assert list(needed.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"dtype": "float32"}, {"shape": [36, 47]}, {"name": "etiquettes"}], ids=str
+)
+def test_outputs_have_to_be_what_the_manifest_says(tmp_path, bundle, settings, change):
+    outputs = [dict(output) for output in bundle.manifest["outputs"]]
+    outputs[0].update(change)
+    lying = tiny_bundles.segmentation(tmp_path / "lying", outputs=outputs)
+    with pytest.raises(PenumbraError, match=r"by the manifest and .* in the graph"):
+        engine.find(lying, RTX, settings, "8.9").build()
+
+
+def test_tensorrt_takes_the_gpu_at_hand_and_keeps_its_measurements(bundle, settings, monkeypatch):
+    """TensorRT for RTX stands in for TensorRT, which needs a GPU even to build: one API."""
+    monkeypatch.setattr(cuda, "driver_library", CudaStandIn)
+    monkeypatch.setitem(sys.modules, "tensorrt", trt)
+    needed = engine.find(bundle, "tensorrt", settings)
+    assert (needed.key.capability, needed.key.gpu) == ("8.7", DEVICE_NAME)
+    with pytest.warns(DeprecationWarning, match="no-ops in TensorRT-RTX"):
+        assert needed.build()
+    names = sorted(path.name for path in needed.folder.iterdir())
+    assert names == [
+        needed.path.name,
+        f"tensorrt-{trt.__version__}-Stand-in-GPU.timing",
+    ]
+    with pytest.raises(PenumbraError, match=r"\(compute capability 8.7\) and not for 8.9"):
+        engine.find(bundle, "tensorrt", settings, "8.9")
+
+
+def test_fraction_of_nested_phases():
+    outer, inner = compiler.Phase("outer", 4), compiler.Phase("inner", 2)
+    assert compiler.fraction([]) == 0
+    outer.complete(0)
+    assert compiler.fraction([outer]) == 1 / 4
+    inner.complete(0)
+    assert compiler.fraction([outer, inner]) == (1 + 1 / 4) / 4  # half of it, itself half a step
+    outer.parts = 1
+    assert compiler.fraction([outer]) == (1 + 1 / 2) / 4  # it has ended: half a step
+    assert compiler.fraction([outer, inner]) == (1 + 1 / 2 + 1 / 8) / 4  # and another one began
+    outer.complete(3)
+    assert compiler.fraction([outer]) == 1

@@ -1,0 +1,402 @@
+"""Messages to arrays and back: good ones as cv_bridge has them, bad ones refused with a reason."""
+
+from __future__ import annotations
+
+import array
+import sys
+from collections import Counter
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sensor_msgs.msg import CameraInfo, Image, RegionOfInterest
+
+from penumbra.vehicle import conversions
+from penumbra.vehicle.conversions import (
+    ENCODINGS,
+    REASONS,
+    ConversionError,
+    camera_of,
+    check_image,
+    fill_image,
+    image_of,
+    scaled_camera_info,
+)
+from penumbra.vehicle.geometry import Camera
+
+RANDOM = np.random.default_rng(0)
+BAYER = {  # which colour each pixel of a 2 x 2 block sees, as the name spells it
+    f"bayer_{name}8": np.array(["bgr".index(letter) for letter in name]).reshape(2, 2)
+    for name in ("rggb", "bggr", "gbrg", "grbg")
+}
+
+
+def picture(height=24, width=36):
+    return RANDOM.integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def message(encoding, pixels, pad=0, big_endian=False, tail=0):
+    """An Image of these pixels, with `pad` bytes of rubbish behind each row, `tail` at the end."""
+    height, width = pixels.shape[:2]
+    if pixels.dtype == np.uint16:
+        pixels = pixels.astype(">u2" if big_endian else "<u2")
+    rows = np.ascontiguousarray(pixels).view(np.uint8).reshape(height, -1)
+    rubbish = RANDOM.integers(0, 256, (height, pad), dtype=np.uint8)
+    data = np.hstack([rows, rubbish]).tobytes() + bytes(tail)
+    return Image(
+        height=height,
+        width=width,
+        encoding=encoding,
+        is_bigendian=int(big_endian),
+        step=rows.shape[1] + pad,
+        data=data,
+    )
+
+
+def samples(encoding, height=24, width=36):
+    """Random pixels of an encoding."""
+    kind = ENCODINGS[encoding]
+    shape = (height, width) if kind.channels == 1 else (height, width, kind.channels)
+    return RANDOM.integers(0, np.iinfo(kind.dtype).max, shape, dtype=kind.dtype, endpoint=True)
+
+
+def as_bgr(encoding, pixels):
+    """What the encoding means, written out in numpy; None for those that interpolate."""
+    if encoding.startswith(("bayer", "yuv", "uyvy", "yuyv")):
+        return None
+    if encoding == "mono16":
+        pixels = np.round(pixels / 257).astype(np.uint8)
+    if pixels.ndim == 2:
+        return np.repeat(pixels[..., None], 3, axis=2)
+    return pixels[..., :3] if encoding.startswith("bgr") else pixels[..., 2::-1]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("height, width", [(24, 36), (7, 10), (1, 2), (3, 640)])
+def test_step_tail_and_order_change_nothing(encoding, height, width):
+    pixels = samples(encoding, height, width)
+    plain = image_of(message(encoding, pixels), "bgr")
+    assert plain.shape == (height, width, 3)
+    assert plain.dtype == np.uint8
+    if (expected := as_bgr(encoding, pixels)) is not None:
+        np.testing.assert_array_equal(plain, expected)
+    for pad in (0, 1, 2, 3, 64):
+        for big_endian in (False, True):
+            for order in ("bgr", "rgb"):
+                found = image_of(message(encoding, pixels, pad, big_endian, tail=pad), order)
+                assert found.flags.c_contiguous
+                np.testing.assert_array_equal(found, plain if order == "bgr" else plain[..., ::-1])
+
+
+@pytest.mark.parametrize("encoding", ["bgr8", "rgb8", "bgra8", "rgba8", "mono8", "mono16", *BAYER])
+def test_odd_sizes(encoding):
+    for height, width in [(1, 1), (5, 3), (3, 1), (1, 7), (35, 47)]:
+        pixels = samples(encoding, height, width)
+        found = image_of(message(encoding, pixels, pad=1), "bgr")
+        assert found.shape == (height, width, 3)
+        if (expected := as_bgr(encoding, pixels)) is not None:
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_mono16_of_every_value():
+    """cv_bridge scales by 255 / 65535 and rounds to the nearest: no value lies in the middle."""
+    values = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    found = image_of(message("mono16", values), "rgb")
+    np.testing.assert_array_equal(found[..., 0], (values.astype(int) + 128) // 257)
+
+
+@pytest.mark.parametrize("encoding", BAYER)
+def test_bayer_keeps_what_each_pixel_saw(encoding):
+    """Whatever is interpolated between: a pixel's own colour is the one it measured."""
+    mosaic = samples(encoding, 20, 30)
+    found = image_of(message(encoding, mosaic), "bgr")
+    colour = np.tile(BAYER[encoding], (10, 15))
+    own = np.take_along_axis(found, colour[..., None], axis=2)[..., 0]
+    inside = np.s_[1:-1, 1:-1]  # at the border OpenCV copies the neighbours
+    np.testing.assert_array_equal(own[inside], mosaic[inside])
+
+
+@pytest.mark.parametrize("colour", [(200, 40, 90), (0, 255, 0), (12, 34, 250)])
+@pytest.mark.parametrize("encoding", BAYER)
+def test_bayer_of_one_colour(encoding, colour):
+    mosaic = np.tile(np.take(colour, BAYER[encoding]).astype(np.uint8), (8, 8))
+    found = image_of(message(encoding, mosaic), "bgr")
+    assert (found == colour).all()
+
+
+@pytest.mark.parametrize(
+    "encoding, places",
+    [
+        ("yuv422", "uyvy"),
+        ("uyvy", "uyvy"),
+        ("yuv422_yuy2", "yuyv"),
+        ("yuyv", "yuyv"),
+    ],
+)
+def test_yuv422(encoding, places):
+    """ITU-R BT.601 of video range, as cv_bridge's OpenCV codes have it."""
+    values = {"y": RANDOM.integers(16, 236, (6, 8)), "u": RANDOM.integers(90, 160, (6, 4))}
+    values["v"] = RANDOM.integers(90, 160, (6, 4))
+    pixels = np.zeros((6, 16), np.uint8)
+    for place, letter in enumerate(places):
+        if letter == "y":
+            pixels[:, place::4] = values["y"][:, (place > 1) :: 2]
+        else:
+            pixels[:, place::4] = values[letter]
+    y = 1.164 * (values["y"] - 16.0)
+    u, v = (np.repeat(values[letter] - 128.0, 2, axis=1) for letter in "uv")
+    rgb = np.stack([y + 1.596 * v, y - 0.813 * v - 0.391 * u, y + 2.018 * u], axis=2)
+    found = image_of(message(encoding, pixels.reshape(6, 8, 2), pad=3), "rgb")
+    # Rounded once, from coefficients of three digits: 0.0005 x 239 + 0.0005 x 2 x 32 + 0.5 < 1.
+    assert np.abs(found - np.clip(rgb, 0, 255)).max() < 1
+
+
+def test_bytes_that_fit_are_not_copied():
+    image = message("bgr8", picture())
+    found = image_of(image, "bgr")
+    assert np.shares_memory(found, np.frombuffer(image.data, np.uint8))
+    assert not np.shares_memory(image_of(image, "rgb"), np.frombuffer(image.data, np.uint8))
+
+
+@pytest.mark.parametrize("kind", [bytes, list, tuple, np.array, lambda d: array.array("B", d)])
+def test_data_of_any_kind(kind):
+    pixels = picture(3, 5)
+    data = pixels.tobytes()
+    fields = {"height": 3, "width": 5, "encoding": "rgb8", "is_bigendian": 0, "step": 15}
+    if kind is np.array:
+        data = np.frombuffer(data, np.uint8)
+    found = image_of(SimpleNamespace(data=kind(data), **fields), "rgb")
+    np.testing.assert_array_equal(found, pixels)
+
+
+@pytest.mark.parametrize(
+    "changes, reason, words",
+    [
+        ({"encoding": "32FC1"}, "encoding", "publish one of bgr8, rgb8"),
+        ({"encoding": "bgr8 "}, "encoding", "'bgr8 '"),
+        ({"encoding": "x" * 10_000}, "encoding", "xxx..."),
+        ({"width": 0}, "size", "0x24"),
+        ({"height": 0}, "size", "36x0"),
+        ({"width": 2**32 - 1, "step": 2**32 - 1}, "size", "4294967295x24"),
+        ({"width": 2**31, "height": 2**31, "step": 0}, "size", "cannot be read"),
+        ({"step": 107}, "step", "rows of 108 bytes, and its step is 107"),
+        ({"step": 0}, "step", "step is 0"),
+        ({"step": 2**32 - 1}, "data", "has only 2592 bytes"),
+        ({"height": 25}, "data", "25 rows of 108 bytes has only 2592"),
+        ({"data": b""}, "data", "has only 0"),
+        ({"encoding": "yuv422", "width": 35}, "size", "even width, not 35"),
+    ],
+)
+def test_refused_with_a_reason(changes, reason, words):
+    bad = message("bgr8", picture())
+    for name, value in changes.items():
+        setattr(bad, name, value)
+    with pytest.raises(ConversionError) as caught:
+        image_of(bad, "bgr")
+    assert caught.value.reason == reason
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+    with pytest.raises(ConversionError) as at_once:
+        check_image(bad)
+    assert (at_once.value.reason, str(at_once.value)) == (reason, str(caught.value))
+
+
+def checked(image):
+    """The reason of `check_image`; None if it has none."""
+    try:
+        check_image(image)
+    except ConversionError as error:
+        return error.reason
+    return None
+
+
+def test_20_000_hostile_images():
+    """Either a picture of the size it says, or a reason; never anything else."""
+    random, outcomes = np.random.default_rng(2), Counter()
+    names = [*ENCODINGS, "32FC1", "", "bgr8\0", "BGR8"]
+    huge = [0, 2**16, 2**31, 2**32 - 1]
+    for _ in range(20_000):
+        height, width = (int(random.choice([random.integers(1, 40), *huge], p=ODDS)) for _ in "hw")
+        row = min(width * int(random.integers(1, 5)), 2**32 - 1)
+        step = int(random.choice([row, row + random.integers(0, 9), random.integers(0, 99)]))
+        length = int(random.choice([step * height, random.integers(0, 9000)])) % 10_000
+        fields = SimpleNamespace(
+            height=height,
+            width=width,
+            encoding=names[random.integers(len(names))],
+            is_bigendian=int(random.integers(256)),
+            step=step,
+            data=random.bytes(length),
+        )
+        try:
+            found = image_of(fields, "bgr")
+        except ConversionError as error:
+            assert checked(fields) == error.reason
+            outcomes[error.reason] += 1
+        else:
+            assert checked(fields) is None
+            assert found.shape == (height, width, 3)
+            assert found.dtype == np.uint8
+            outcomes["picture"] += 1
+    assert set(outcomes) == {"picture", "encoding", "size", "step", "data"}
+    assert min(outcomes.values()) > 500
+
+
+ODDS = [0.96, 0.01, 0.01, 0.01, 0.01]
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "height": st.integers(0, 2**32 - 1),
+            "width": st.integers(0, 2**32 - 1),
+            "encoding": st.one_of(st.sampled_from([*ENCODINGS]), st.text()),
+            "is_bigendian": st.integers(0, 255),
+            "step": st.integers(0, 2**32 - 1),
+            "data": st.one_of(st.binary(), st.none(), st.lists(st.integers()), st.text()),
+        }
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_any_image_at_all(fields):
+    """Fields that not even ROS would let through."""
+    try:
+        found = image_of(SimpleNamespace(**fields), "rgb")
+    except ConversionError as error:
+        assert error.reason in REASONS
+        assert checked(SimpleNamespace(**fields)) == error.reason
+    else:
+        assert checked(SimpleNamespace(**fields)) is None
+        assert found.shape == (fields["height"], fields["width"], 3)
+
+
+@pytest.mark.parametrize(
+    "encoding, pixels",
+    [
+        ("mono8", picture()[..., 0]),
+        ("rgb8", picture()),
+        ("bgr8", picture()[:, ::2]),  # not in one piece
+        ("mono16", np.arange(12, dtype=np.uint16).reshape(3, 4)),
+        ("32FC1", RANDOM.normal(size=(5, 7)).astype(np.float32)),
+        ("32FC1", np.full((2, 2), np.nan, np.float32)),
+    ],
+)
+def test_filled(encoding, pixels):
+    image = Image()
+    image.header.frame_id = "front"
+    assert fill_image(image, pixels, encoding) is image
+    assert image.header.frame_id == "front"
+    assert (image.height, image.width, image.encoding) == (*pixels.shape[:2], encoding)
+    assert isinstance(image.data, array.array)
+    assert image.step * image.height == len(image.data)
+    back = np.frombuffer(image.data, pixels.dtype.newbyteorder("=")).reshape(pixels.shape)
+    np.testing.assert_array_equal(back, pixels)
+    if encoding in ("rgb8", "bgr8"):
+        np.testing.assert_array_equal(image_of(image, encoding[:3]), pixels)
+
+
+@pytest.mark.parametrize(
+    "encoding, shape, kind",
+    [
+        ("rgb8", (3, 4), np.uint8),
+        ("rgb8", (3, 4, 4), np.uint8),
+        ("mono8", (3, 4, 3), np.uint8),
+        ("32FC1", (3, 4), np.float64),
+        ("64FC9", (3, 4), np.float64),
+    ],
+)
+def test_an_array_that_is_something_else_is_refused(encoding, shape, kind):
+    with pytest.raises(ConversionError, match="is no image of encoding"):
+        fill_image(Image(), np.zeros(shape, kind), encoding)
+
+
+def camera_info(width=640, height=480, focal=500.0, **changes):
+    k = [focal, 0.0, 310.0, 0.0, 1.02 * focal, 250.0, 0.0, 0.0, 1.0]
+    p = [1.1 * focal, 0.0, 312.0, -30.0, 0.0, 1.1 * focal, 248.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+    return CameraInfo(width=width, height=height, k=k, p=p, **changes)
+
+
+def test_camera():
+    assert camera_of(camera_info()) == Camera(550.0, 640)  # of the rectified picture
+    raw = camera_info()
+    raw.p = [0.0] * 12
+    assert camera_of(raw) == Camera(500.0, 640)
+    cropped = camera_info(roi=RegionOfInterest(x_offset=20, y_offset=10, width=320, height=240))
+    assert camera_of(cropped) == Camera(550.0, 320)
+    for focal in (0.0, -1.0, np.nan, np.inf):
+        assert camera_of(camera_info(focal=focal)) is None
+    assert camera_of(camera_info(width=0)) is None
+    assert camera_of(CameraInfo()) is None
+
+
+@pytest.mark.parametrize("width, height", [(320, 240), (1280, 960), (480, 200), (640, 480)])
+def test_scaled_camera_sees_points_where_the_scaled_picture_has_them(width, height):
+    """Against OpenCV's own scaling of a picture that holds its coordinates."""
+    info = camera_info()
+    scaled = scaled_camera_info(info, width, height)
+    assert (scaled.width, scaled.height) == (width, height)
+    assert scaled.header == info.header
+    columns, rows = np.meshgrid(np.arange(640.0), np.arange(480.0))
+    point = np.array([0.3, -0.2, 2.0, 1.0])
+    for name, shape in (("k", (3, 3)), ("p", (3, 4))):
+        before = np.reshape(getattr(info, name), shape) @ point[: shape[1]]
+        after = np.reshape(getattr(scaled, name), shape) @ point[: shape[1]]
+        x, y = after[:2] / after[2]
+        for picture_of, expected in ((columns, before[0]), (rows, before[1])):
+            small = cv2.resize(picture_of.astype(np.float32), (width, height))
+            left, top = int(x), int(y)
+            weights = np.outer([1 - y + top, y - top], [1 - x + left, x - left])
+            found = (small[top : top + 2, left : left + 2] * weights).sum()
+            # Float32 coordinates of a few hundred are good to 3e-5; OpenCV's weights to 1/2048.
+            assert found == pytest.approx(expected / before[2], abs=2e-3)
+    assert info.k[0] == 500.0  # left as it was
+
+
+def test_scaling_takes_a_region_of_interest_and_binning_in():
+    region = RegionOfInterest(x_offset=100, y_offset=40, width=320, height=200, do_rectify=True)
+    info = camera_info(roi=region, binning_x=2, binning_y=2)
+    scaled = scaled_camera_info(info, 160, 100)
+    assert (scaled.binning_x, scaled.binning_y) == (0, 0)
+    assert scaled.roi == RegionOfInterest()
+    # The region's first pixel, 100 of the sensor, has its left edge at the scaled picture's.
+    assert scaled.k[2] == pytest.approx((310 - 100 + 0.5) / 2 - 0.5)
+    assert scaled.k[5] == pytest.approx((250 - 40 + 0.5) / 2 - 0.5)
+    assert scaled.p[3] == pytest.approx(-15.0)
+    assert camera_of(scaled).focal_per_width == camera_of(info).focal_per_width
+
+
+def test_a_camera_info_without_size_is_refused():
+    with pytest.raises(ConversionError, match="fill in width and height") as caught:
+        scaled_camera_info(CameraInfo(), 320, 240)
+    assert caught.value.reason == "camera_info"
+    uncalibrated = scaled_camera_info(CameraInfo(width=640, height=480), 320, 240)
+    assert not np.any(uncalibrated.k)
+
+
+@pytest.mark.parametrize("order", ["bgr", "rgb"])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_equal_to_cv_bridge(encoding, order):
+    pytest.importorskip("cv_bridge", reason="the distribution's cv_bridge is not installed")
+    kind = ENCODINGS[encoding]
+    if kind not in conversions._bridged():
+        pytest.skip(f"this cv_bridge does not know {encoding}")
+    for height, width in [(24, 36), (7, 10), (35, 46)]:
+        pixels = samples(encoding, height, width)
+        bridged = conversions._by_cv_bridge(pixels, kind, order)
+        code = kind.code(order)
+        own = pixels if code is None else conversions._colour(pixels, code)
+        np.testing.assert_array_equal(own, bridged)
+
+
+def test_without_cv_bridge_nothing_is_bridged(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv_bridge", None)
+    conversions._bridged.cache_clear()
+    try:
+        assert conversions._bridged() == frozenset()
+        assert image_of(message("rgb8", picture()), "bgr").shape == (24, 36, 3)
+    finally:
+        conversions._bridged.cache_clear()
