@@ -7,7 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from penumbra.bags import IMAGE_TOPIC, BagWriter, Drive, Frame, Recorded, open_bag
+from penumbra.bags import IMAGE_TOPIC, BagWriter, Drive, DriveFrame, Recorded, open_bag
 from penumbra.bags.messages import IMAGE, START_NS, CameraModel, image, serialised
 
 WIDTH, HEIGHT = 48, 32
@@ -24,7 +24,9 @@ def picture(number: int) -> np.ndarray:
 
 def small_drive(count: int, **truth) -> Drive:
     """`count` frames, a tenth of a second apart."""
-    frames = [Frame(START_NS + i * TENTH, picture(i), camera=CAMERA, **truth) for i in range(count)]
+    frames = [
+        DriveFrame(START_NS + i * TENTH, picture(i), camera=CAMERA, **truth) for i in range(count)
+    ]
     return Drive(frames, count)
 
 

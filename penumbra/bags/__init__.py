@@ -15,7 +15,7 @@ from penumbra.bags.frames import (
     IMAGE_TOPIC,
     LABELS_TOPIC,
     Drive,
-    Frame,
+    DriveFrame,
     Stretch,
     write_drive,
 )
@@ -35,7 +35,7 @@ __all__ = [
     "Bag",
     "BagWriter",
     "Drive",
-    "Frame",
+    "DriveFrame",
     "Recorded",
     "Stretch",
     "Topic",

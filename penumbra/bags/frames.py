@@ -36,7 +36,7 @@ JPEG_QUALITY = 95
 
 
 @dataclass(frozen=True)
-class Frame:
+class DriveFrame:
     """One picture (BGR) and the truth that is known about it."""
 
     stamp_ns: int
@@ -53,7 +53,7 @@ class Frame:
 class Drive:
     """Frames to come, how many (None: not known before), and what the bag should say of them."""
 
-    frames: Iterable[Frame]
+    frames: Iterable[DriveFrame]
     total: int | None
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -122,7 +122,7 @@ def positive(value: float, name: str) -> float:
     return value
 
 
-def _write(bag: BagWriter, frame: Frame, compressed: bool) -> None:
+def _write(bag: BagWriter, frame: DriveFrame, compressed: bool) -> None:
     where = frame.stamp_ns, FRAME_ID
 
     def put(topic: str, array: np.ndarray, encoding: str) -> None:
@@ -153,7 +153,7 @@ def _jpeg(picture: np.ndarray) -> bytes:
     return data.tobytes()
 
 
-def _relaid(frames: Iterable[Frame], rate_hz: float) -> Iterator[Frame]:
+def _relaid(frames: Iterable[DriveFrame], rate_hz: float) -> Iterator[DriveFrame]:
     start = None
     for place, frame in enumerate(frames):
         start = frame.stamp_ns if start is None else start

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import cv2
 
-from penumbra.bags.frames import Drive, Frame, Stretch, positive, stamp_at
+from penumbra.bags.frames import Drive, DriveFrame, Stretch, positive, stamp_at
 from penumbra.bags.messages import START_NS
 from penumbra.errors import PenumbraError
 from penumbra.image_files import read_image_file
@@ -27,10 +27,10 @@ def images_drive(folder: Path, stretch: Stretch | None = None) -> Drive:
         raise PenumbraError(f"no image (JPEG or PNG) in {folder}")
     files = (stretch or Stretch()).of(files)
 
-    def frames() -> Iterator[Frame]:
+    def frames() -> Iterator[DriveFrame]:
         for place, file in enumerate(files):
             stamp = stamp_at(place, IMAGES_HZ, START_NS)
-            yield Frame(stamp, read_image_file(file, cv2.IMREAD_COLOR), file.read_bytes())
+            yield DriveFrame(stamp, read_image_file(file, cv2.IMREAD_COLOR), file.read_bytes())
 
     return Drive(frames(), len(files), {"source": folder.name})
 
@@ -48,7 +48,7 @@ def video_drive(file: Path, stretch: Stretch | None = None) -> Drive:
     count = int(max(0, video.get(cv2.CAP_PROP_FRAME_COUNT) - stretch.skip))
     total = min(count // stretch.every, stretch.frames or count) if count else None
 
-    def frames() -> Iterator[Frame]:
+    def frames() -> Iterator[DriveFrame]:
         place = 0
         try:
             for wanted in stretch.places():
@@ -57,7 +57,7 @@ def video_drive(file: Path, stretch: Stretch | None = None) -> Drive:
                 found, image = video.read()
                 if not found:
                     return
-                yield Frame(stamp_at(wanted, rate, START_NS), image)
+                yield DriveFrame(stamp_at(wanted, rate, START_NS), image)
                 place += 1
         finally:
             video.release()

@@ -58,10 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build or find the engine, try it, say where it is."""
     from penumbra.bundle import load_bundle
-    from penumbra.vehicle.runners import Settings, create, engine
+    from penumbra.vehicle.runners import RunnerSettings, create, engine
 
     bundle = load_bundle(arguments.bundle)
-    settings = Settings(
+    settings = RunnerSettings(
         image_size=width_and_height(arguments.size)[::-1] if arguments.size else None,
         device=arguments.device,
         engine_cache_dir=arguments.engine_cache_dir,

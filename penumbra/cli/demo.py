@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penumbra.lab.demo import Finding
+    from penumbra.lab.demo import DemoSummary
 
 EXAMPLE = "penumbra demo --out penumbra-demo"
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if finding.disappointment is None else 1
 
 
-def _facts(finding: Finding) -> dict[str, Any]:
+def _facts(finding: DemoSummary) -> dict[str, Any]:
     import numpy as np
 
     latency = [frame.latency_ms for frame in finding.frames]

@@ -127,11 +127,11 @@ def _measure(
     from tqdm import tqdm
 
     from penumbra.vehicle.monitor import frame_score
-    from penumbra.vehicle.pipeline import Config, Pipeline
+    from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 
     main = "labels" if bundle.depth is None else "disparity"
     outputs = tuple(dict.fromkeys((main, "uncertainty", arguments.map)))
-    config = Config(runner=arguments.runner, outputs=outputs)
+    config = PipelineConfig(runner=arguments.runner, outputs=outputs)
     random = np.random.default_rng(0)
     scores, pixels, spread = [], [], []
     with Pipeline(bundle, config) as pipeline:

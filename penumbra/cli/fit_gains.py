@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from penumbra.errors import PenumbraError
-from penumbra.offline.fitting.gains import Options
+from penumbra.offline.fitting.gains import GainFitOptions
 from penumbra.offline.gains_file import VARIANCES
 from penumbra.options import least_and_most, width_and_height
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("steps", "of the fit"),
         ("seed", "of views, samples and fit"),
     ):
-        default = getattr(Options, name)
+        default = getattr(GainFitOptions, name)
         parser.add_argument(
             f"--{name}", type=int, default=default, help=f"{text} (default {default})"
         )
@@ -52,12 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("strange", "share of the views that are made unlike any the network was trained on"),
         ("rate", "of the descent"),
     ):
-        default = getattr(Options, name)
+        default = getattr(GainFitOptions, name)
         parser.add_argument(
             f"--{name}", type=float, default=default, help=f"{text} (default {default:g})"
         )
-    height, width = Options.size
-    least, most = Options.scales
+    height, width = GainFitOptions.size
+    least, most = GainFitOptions.scales
     parser.add_argument(
         "--size",
         default=f"{width}x{height}",
@@ -73,12 +73,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--go-on", action="store_true", help="begin with the gains that are there")
     parser.add_argument(
-        "--relu", choices=("moment", "jacobian"), default=Options.relu, help="as at the export"
+        "--relu",
+        choices=("moment", "jacobian"),
+        default=GainFitOptions.relu,
+        help="as at the export",
     )
     parser.add_argument(
         "--variance",
         choices=VARIANCES,
-        default=Options.variance,
+        default=GainFitOptions.variance,
         help="follow the noise of every dropout, or of the last one only, for less "
         "(default truthful)",
     )
@@ -94,14 +97,14 @@ def run(arguments: argparse.Namespace) -> int:
     from penumbra.bags.frames import Stretch
     from penumbra.bags.pictures import images_drive
     from penumbra.bundle import MANIFEST, load_bundle
-    from penumbra.offline.fitting.gains import calibrate
+    from penumbra.offline.fitting.gains import fit_network_gains
     from penumbra.offline.gains_file import load_gains, save_gains
 
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     if not arguments.images.is_dir():
         raise PenumbraError(f"no folder {arguments.images}: give one with pictures")
-    options = Options(
+    options = GainFitOptions(
         arguments.views,
         arguments.samples,
         arguments.steps,
@@ -122,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
     drive = images_drive(arguments.images, Stretch())
     pictures = [cv2.cvtColor(frame.image, cv2.COLOR_BGR2RGB) for frame in drive.frames]
     totals = {"Monte Carlo": options.views, "fitting": options.steps}
-    gains, facts = calibrate(
+    gains, facts = fit_network_gains(
         arguments.checkpoint,
         pictures,
         options,

@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from penumbra.offline.scenes.dataset import Plan, write_scenes
+    from penumbra.offline.scenes.dataset import RenderingPlan, write_scenes
 
     width, height = width_and_height(arguments.size or _SIZES[arguments.layout])
-    plan = Plan(arguments.layout, width, height, arguments.seed)
+    plan = RenderingPlan(arguments.layout, width, height, arguments.seed)
     drawn = write_scenes(
         plan,
         arguments.frames,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penumbra.lab.soak.assessment import Finding
+    from penumbra.lab.soak.assessment import SoakFinding
     from penumbra.replay.load_record import LoadRecord
 
 EXAMPLE = "penumbra soak --minutes 60 --json soak.json --plot soak.png"
@@ -46,10 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from penumbra.files import cache_folder
-    from penumbra.lab.soak import LOG, Plan, soak
+    from penumbra.lab.soak import LOG, SoakPlan, soak
     from penumbra.lab.soak.assessment import assess
 
-    plan = Plan(
+    plan = SoakPlan(
         arguments.minutes,
         arguments.bundle,
         arguments.rate_hz,
@@ -96,14 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(finding.passed for finding in findings) else NOT_HELD
 
 
-def _print(record: LoadRecord, findings: list[Finding], log: Path) -> None:
+def _print(record: LoadRecord, findings: list[SoakFinding], log: Path) -> None:
     how = "interrupted after" if record.interrupted else "watched for"
     print(f"{how} {record.seconds:.0f} s, {len(record.sent)} images sent; the node's log: {log}")
     for finding in findings:
         print(f"{'holds ' if finding.passed else 'FAILED'}  {finding.what:28} {finding.text}")
 
 
-def _write_json(path: Path, record: LoadRecord, findings: list[Finding]) -> None:
+def _write_json(path: Path, record: LoadRecord, findings: list[SoakFinding]) -> None:
     from penumbra.files import write_atomically
     from penumbra.lab.timing import machine
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from penumbra.errors import PenumbraError
 from penumbra.files import cache_folder, write_atomically
-from penumbra.offline.training.settings import MonodepthOptions, SegNetOptions, Settings
+from penumbra.offline.training.settings import MonodepthOptions, SegNetOptions, TrainingSettings
 
 EXAMPLE = "penumbra train segnet --data streets --run street --width 0.25 --steps 4000"
 
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         network.add_argument("--finish", action="store_true", help="anneal from here, then end")
         network.add_argument("--branch-from", metavar="RUN", help="begin with another run's state")
-        for kind in (options, Settings):
+        for kind in (options, TrainingSettings):
             _add_options(network, kind)
 
 
@@ -70,7 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _remembered(arguments: argparse.Namespace, folder: Path, kind: type) -> tuple[Any, Settings]:
+def _remembered(
+    arguments: argparse.Namespace, folder: Path, kind: type
+) -> tuple[Any, TrainingSettings]:
     """Defaults, then what this run (or the one it branches from) was started with, then this."""
     source = folder if (folder / "run.json").is_file() else None
     if source is None and arguments.branch_from:
@@ -85,10 +87,12 @@ def _remembered(arguments: argparse.Namespace, folder: Path, kind: type) -> tupl
         names = {part.name for part in fields(of)}
         return of(**{k: v for k, v in (memory | vars(arguments)).items() if k in names})
 
-    return read(kind), read(Settings)
+    return read(kind), read(TrainingSettings)
 
 
-def _begin(folder: Path, options: Any, settings: Settings, arguments: argparse.Namespace) -> None:
+def _begin(
+    folder: Path, options: Any, settings: TrainingSettings, arguments: argparse.Namespace
+) -> None:
     """On a branch, take over the other's state; set the end to anneal to; remember it all."""
     from penumbra.offline.training.state import load_state, save_state
 
@@ -104,7 +108,7 @@ def _begin(folder: Path, options: Any, settings: Settings, arguments: argparse.N
     write_atomically(folder / "run.json", json.dumps(memory, indent=2) + "\n")
 
 
-def _provenance(network: str, options: Any, settings: Settings) -> dict[str, Any]:
+def _provenance(network: str, options: Any, settings: TrainingSettings) -> dict[str, Any]:
     """What the weights' header says of their training: data, options, the weights it began with.
 
     Folders are named without their place on this machine; defaults and what leaves no trace in

@@ -100,7 +100,7 @@ def _many(bags: list[Path], arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from penumbra.files import write_atomically
-    from penumbra.verification.fleet import Settings, one_after_another, verify_all
+    from penumbra.verification.fleet import VerificationSettings, one_after_another, verify_all
     from penumbra.verification.on_ray import on_ray
     from penumbra.verification.overview import FAILED, lines, summary, warnings_of
 
@@ -109,7 +109,7 @@ def _many(bags: list[Path], arguments: argparse.Namespace) -> int:
     if arguments.video is not None:
         raise PenumbraError("--video is of one bag: give one, or leave it out")
     names = ("bundle", "samples", "seed", "frames", "runner", "topic", "threads")
-    settings = Settings(**{name: getattr(arguments, name) for name in names})
+    settings = VerificationSettings(**{name: getattr(arguments, name) for name in names})
     if arguments.ray is None:
         inner = partial(tqdm, unit="", leave=False, disable=None, position=1)
         execute = one_after_another(lambda work, total: inner(work, total=total))

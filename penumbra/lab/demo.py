@@ -41,7 +41,7 @@ _TITLES = ("prediction", "uncertainty", "where not to trust it")
 
 
 @dataclass
-class Said:
+class FrameVerdict:
     """What the node said of one frame; `time` is in seconds from the first."""
 
     time: float
@@ -52,17 +52,17 @@ class Said:
 
 
 @dataclass
-class Finding:
+class DemoSummary:
     """What the demonstration found."""
 
-    frames: list[Said] = field(default_factory=list)
+    frames: list[FrameVerdict] = field(default_factory=list)
     threshold: float = float("nan")
     model: str = ""
     runner: str = ""
     visible_from: float | None = None  # when something that has no class comes into view
 
     @property
-    def alerts(self) -> list[Said]:
+    def alerts(self) -> list[FrameVerdict]:
         """The frames with which an alert began."""
         before = [None, *(said.level for said in self.frames)]
         return [
@@ -89,7 +89,7 @@ def demonstrate(
     runner: str = "auto",
     frames: int | None = None,
     progress: Progress = lambda work, total: work,
-) -> Finding:
+) -> DemoSummary:
     """Send a drive through the node; `out` gets the drive, the recording, the log and a panel.
 
     `source` is a bag, a folder of pictures or a video; None is the rendered drive.
@@ -142,11 +142,11 @@ def _remove_bag(folder: Path) -> None:
         folder.rmdir()
 
 
-def _read(said: Bag, drive: Bag) -> Finding:
+def _read(said: Bag, drive: Bag) -> DemoSummary:
     """Alerts and latencies from the recording; when the object is in view, from the drive."""
-    finding = Finding()
+    finding = DemoSummary()
     start: int | None = None
-    by_stamp: dict[int, Said] = {}
+    by_stamp: dict[int, FrameVerdict] = {}
     latencies: dict[int, float] = {}
     for topic, _, message in said:
         if topic not in (f"{NODE}/ood", f"{NODE}/stats"):
@@ -158,7 +158,7 @@ def _read(said: Bag, drive: Bag) -> Finding:
         elif np.isfinite(message.frame_score):  # of a frame, not of a change without one
             start = stamp if start is None else start
             finding.threshold, finding.model = float(message.frame_threshold), message.model
-            by_stamp[stamp] = Said(
+            by_stamp[stamp] = FrameVerdict(
                 (stamp - start) / 1e9, Level(message.level), float(message.frame_score),
                 message.reason,
             )  # fmt: skip
@@ -173,7 +173,7 @@ def _read(said: Bag, drive: Bag) -> Finding:
     return finding
 
 
-def _panel(said: Bag, drive: Bag, finding: Finding) -> np.ndarray:
+def _panel(said: Bag, drive: Bag, finding: DemoSummary) -> np.ndarray:
     """The worst frame of the drive as the node saw it, over the course of the scores."""
     if not finding.frames:
         raise PenumbraError("the node judged no frame: see node.log")
@@ -194,7 +194,7 @@ def _panel(said: Bag, drive: Bag, finding: Finding) -> np.ndarray:
     return np.vstack([picture, _course(finding, picture.shape[1])])
 
 
-def _course(finding: Finding, width: int, height: int = 150) -> np.ndarray:
+def _course(finding: DemoSummary, width: int, height: int = 150) -> np.ndarray:
     """Score over time with its threshold; red where there is an alert, grey while it is there."""
     chart = np.full((height, width, 3), 250, np.uint8)
     times = np.array([frame.time for frame in finding.frames])

@@ -24,8 +24,8 @@ from penumbra.replay.domain import private_domain
 from penumbra.replay.exchange import PATIENCE, Exchange
 from penumbra.replay.process import LOCKSTEP, node_process
 from penumbra.replay.session import Session
-from penumbra.vehicle.pipeline import Config, Pipeline
-from penumbra.vehicle.runners import Settings
+from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
+from penumbra.vehicle.runners import RunnerSettings
 
 WARM_UP = 10  # frames that are not counted
 PICTURES = 4
@@ -84,7 +84,7 @@ def measure(
     pictures = _pictures(width, height)
     sent = list(map(_message, pictures))
     bare, trips, stats = [], [], []
-    config = Config(runner, settings=Settings(threads=threads))
+    config = PipelineConfig(runner, settings=RunnerSettings(threads=threads))
     with Pipeline(bundle, config) as pipeline, _exchange(bundle, runner, threads) as exchange:
         exchange.open(sent[0])
         for number in tqdm(range(WARM_UP + frames), unit="frame", disable=None, leave=False):

@@ -20,7 +20,7 @@ import numpy as np
 
 from penumbra.errors import PenumbraError
 from penumbra.image_files import MAX_PIXELS, ImageFileError, decode_image, image_size
-from penumbra.vehicle.geometry import Camera
+from penumbra.vehicle.geometry import PinholeCamera
 
 ChannelOrder = Literal["bgr", "rgb"]
 REASONS = ("encoding", "size", "step", "data", "decode", "camera_info")
@@ -206,7 +206,7 @@ def fill_image(message: Message, image: np.ndarray, encoding: str) -> Message:
     return message
 
 
-def camera_of(info: Any) -> Camera | None:
+def camera_of(info: Any) -> PinholeCamera | None:
     """The focal length in a sensor_msgs/CameraInfo; None if the camera is not calibrated.
 
     Of the rectified picture where there is one (P), otherwise of the raw one (K).
@@ -214,7 +214,7 @@ def camera_of(info: Any) -> Camera | None:
     width = int(info.roi.width or info.width)
     for focal in (float(info.p[0]), float(info.k[0])):
         if width > 0 and np.isfinite(focal) and focal > 0:
-            return Camera(focal, width)
+            return PinholeCamera(focal, width)
     return None
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Camera:
+class PinholeCamera:
     """The focal length in pixels of images that are so many pixels wide (as in `CameraInfo`)."""
 
     focal_px: float
@@ -27,7 +27,7 @@ class Camera:
 
 
 def depth_of(
-    disparity: np.ndarray, std: np.ndarray, scale: DepthSpec, camera: Camera | None = None
+    disparity: np.ndarray, std: np.ndarray, scale: DepthSpec, camera: PinholeCamera | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Depth z in metres, its standard deviation, and a confidence, from disparity d and its std σ.
 

@@ -17,25 +17,25 @@ from types import TracebackType
 import numpy as np
 
 from penumbra.bundle import Bundle, load_bundle
-from penumbra.vehicle.geometry import Camera, depth_of
-from penumbra.vehicle.runners import AUTO, Runner, Settings, create
+from penumbra.vehicle.geometry import PinholeCamera, depth_of
+from penumbra.vehicle.runners import AUTO, Runner, RunnerSettings, create
 
-__all__ = ["Camera", "Config", "Pipeline", "Result", "depth_of"]
+__all__ = ["FrameResult", "PinholeCamera", "Pipeline", "PipelineConfig", "depth_of"]
 
 
 @dataclass(frozen=True)
-class Config:
+class PipelineConfig:
     """How a bundle is to be run."""
 
     runner: str = AUTO
     # Besides what no result can do without: prediction, uncertainty, and what the bundle's alerts
     # go by. None: all that are not optional.
     outputs: tuple[str, ...] | None = None
-    settings: Settings = field(default_factory=Settings)
+    settings: RunnerSettings = field(default_factory=RunnerSettings)
 
 
 @dataclass(frozen=True)
-class Result:
+class FrameResult:
     """What was seen in one image. The arrays are the caller's own: nobody writes to them again."""
 
     prediction: np.ndarray  # labels, uint8; or depth, float32 in metres
@@ -54,9 +54,9 @@ class Result:
 class Pipeline:
     """A bundle with its runner: `activate`, then `process` image by image, `deactivate`."""
 
-    def __init__(self, bundle: Bundle | Path | str, config: Config | None = None) -> None:
+    def __init__(self, bundle: Bundle | Path | str, config: PipelineConfig | None = None) -> None:
         self.bundle = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
-        self.config = config or Config()
+        self.config = config or PipelineConfig()
         self._main = "disparity" if self.bundle.task == "depth" else "labels"
         thresholds = self.bundle.thresholds
         self._judged = "uncertainty" if thresholds is None else thresholds.map
@@ -74,7 +74,7 @@ class Pipeline:
         """Wait for the images under way, then release everything; may be activated again."""
         self.runner.deactivate()
 
-    def process(self, image: np.ndarray, camera: Camera | None = None) -> Result:
+    def process(self, image: np.ndarray, camera: PinholeCamera | None = None) -> FrameResult:
         """See one image: `uint8`, height x width x 3, in the bundle's channel order.
 
         `camera` gives depth its scale; without one the bundle's own camera is taken.
@@ -87,7 +87,7 @@ class Pipeline:
         main, spread = maps.pop(self._main), maps.pop("uncertainty")
         timings = {"inference": inferred - start}
         if self.bundle.depth is None:
-            return Result(
+            return FrameResult(
                 prediction=main,
                 uncertainty=spread,
                 judged=spread if self._judged == "uncertainty" else maps[self._judged],
@@ -100,7 +100,7 @@ class Pipeline:
             )
         metres, metres_std, confidence = depth_of(main, spread, self.bundle.depth, camera)
         timings["depth"] = time.perf_counter() - inferred
-        return Result(
+        return FrameResult(
             metres, metres_std, metres_std, confidence, main, spread, scores, maps, timings
         )
 

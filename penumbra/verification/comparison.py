@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 
 from penumbra.bundle import Bundle
-from penumbra.offline.metrics.agreement import Calibration, Likeness, agreement, relative_error
+from penumbra.offline.metrics.agreement import (
+    Sparsification,
+    StdAgreement,
+    agreement,
+    relative_error,
+)
 from penumbra.offline.metrics.coverage import Coverage
 from penumbra.offline.metrics.depth import LEAST, MOST, DepthErrors, judged_pixels
 from penumbra.offline.metrics.segmentation import IGNORE, Confusion, Reliability
@@ -29,9 +34,9 @@ class FrameFigures:
     label_agreement: float | None
     label_agreement_noise: float | None
     disparity_relative_error: float | None
-    likeness: Likeness
+    likeness: StdAgreement
     truth: dict[str, dict[str, float]] | None  # by OURS and SAMPLED
-    calibration: dict[str, Calibration] | None
+    calibration: dict[str, Sparsification] | None
     weights: dict[str, float]  # mean std and variance of the reference: how much the frame weighs
     brightest: float
     infer_ms: float
@@ -79,7 +84,7 @@ class Comparison:
             agreement(answer.prediction, reference.prediction) if self._segments else None,
             (1 - agreement(*reference.half_predictions)) / 2 if self._segments else None,
             None if self._segments else relative_error(answer.disparity, reference.prediction),
-            Likeness.of(answer.std, reference.std, reference.half_stds),
+            StdAgreement.of(answer.std, reference.std, reference.half_stds),
             self._against_truth(answer, reference) if known else None,
             self._calibration(answer, reference) if known else None,
             {
@@ -129,13 +134,13 @@ class Comparison:
             return {}
         return {method: coverage.summary() for method, coverage in self._coverage.items()}
 
-    def calibration(self) -> dict[str, Calibration]:
+    def calibration(self) -> dict[str, Sparsification]:
         """By method, the mean over the frames; empty where the bag has no ground truth."""
         judged = [frame.calibration for frame in self.frames if frame.calibration is not None]
         if not judged:
             return {}
         return {
-            method: Calibration.mean([frame[method] for frame in judged])
+            method: Sparsification.mean([frame[method] for frame in judged])
             for method in (OURS, SAMPLED)
         }
 
@@ -151,7 +156,7 @@ class Comparison:
             found[method] = one.summary()
         return found
 
-    def _calibration(self, answer: Answer, reference: Reference) -> dict[str, Calibration]:
+    def _calibration(self, answer: Answer, reference: Reference) -> dict[str, Sparsification]:
         judged = self._judged(answer)
         truth = answer.truth[judged]
         found = {}
@@ -168,7 +173,7 @@ class Comparison:
                 )
                 uncertainty = std / np.maximum(disparity, np.finfo(np.float32).tiny)
                 error = np.abs(np.clip(prediction[judged], LEAST, MOST) - truth) / truth
-            found[method] = Calibration.of(error.astype(np.float32), uncertainty[judged])
+            found[method] = Sparsification.of(error.astype(np.float32), uncertainty[judged])
         return found
 
     def _take_at_its_word(self, answer: Answer, reference: Reference) -> None:

@@ -35,7 +35,7 @@ ERROR = "error.txt"
 
 
 @dataclass(frozen=True)
-class Settings:
+class VerificationSettings:
     """What every bag is verified with: see `verify`."""
 
     bundle: str
@@ -52,14 +52,14 @@ class Job:
     """One bag. `mark` names all that its result depends on, `place` the folder of the result."""
 
     bag: Path
-    settings: Settings
+    settings: VerificationSettings
     model: str  # SHA-256 of the bundle's graph
     mark: str
     place: str
 
 
 @dataclass(frozen=True)
-class Result:
+class BagResult:
     """Figures and page of a bag, or an error in one line with what else is known about it."""
 
     facts: dict[str, Any] | None = None
@@ -71,7 +71,7 @@ class Result:
     ended: float = 0.0
 
 
-Executor = Callable[[Sequence[Job]], Iterator[tuple[Job, Result]]]
+Executor = Callable[[Sequence[Job]], Iterator[tuple[Job, BagResult]]]
 
 
 def quiet(work: Iterable[Any], total: int | None) -> Iterable[Any]:
@@ -81,7 +81,7 @@ def quiet(work: Iterable[Any], total: int | None) -> Iterable[Any]:
 
 def verify_all(
     bags: Iterable[Path],
-    settings: Settings,
+    settings: VerificationSettings,
     report: Path,
     execute: Executor | None = None,
     progress: Progress = quiet,
@@ -104,7 +104,7 @@ def verify_all(
     return found
 
 
-def jobs_of(bags: Iterable[Path], settings: Settings, bundle: Bundle) -> list[Job]:
+def jobs_of(bags: Iterable[Path], settings: VerificationSettings, bundle: Bundle) -> list[Job]:
     """With paths that are the same in whatever folder a worker runs; no bag twice."""
     everywhere = replace(settings, bundle=str(bundle.path.resolve()))
     facts = {k: v for k, v in asdict(everywhere).items() if k not in ("bundle", "threads")}
@@ -119,14 +119,14 @@ def jobs_of(bags: Iterable[Path], settings: Settings, bundle: Bundle) -> list[Jo
     return jobs
 
 
-def run(job: Job, progress: Progress = quiet) -> Result:
+def run(job: Job, progress: Progress = quiet) -> BagResult:
     """Verify one bag, in a ROS domain of its own; whatever goes wrong is part of the result."""
     started = time.time()
     result = _verified(job, progress)
     return replace(result, started=started, ended=time.time())
 
 
-def _verified(job: Job, progress: Progress) -> Result:
+def _verified(job: Job, progress: Progress) -> BagResult:
     warnings: list[str] = []
     try:
         with tempfile.TemporaryDirectory(prefix="penumbra-page-") as folder:
@@ -144,18 +144,18 @@ def _verified(job: Job, progress: Progress) -> Result:
             )
             if facts["bundle"]["sha256"] != job.model:
                 raise PenumbraError(f"{bundle} holds another model on {platform.node()}: copy it")
-            return Result(facts, (report / PAGE).read_text(encoding="utf-8"), tuple(warnings))
+            return BagResult(facts, (report / PAGE).read_text(encoding="utf-8"), tuple(warnings))
     except Exception as error:  # also a defect of ours: it must not take the other bags with it
         known = isinstance(error, PenumbraError)
         line = str(error) if known else f"{type(error).__name__}: {error}"
         trace = "" if known else traceback.format_exc()
-        return Result(error=" ".join(line.split()), details=f"on {platform.node()}\n{trace}")
+        return BagResult(error=" ".join(line.split()), details=f"on {platform.node()}\n{trace}")
 
 
 def one_after_another(progress: Progress = quiet) -> Executor:
     """In this process; `progress` is of the frames of a bag."""
 
-    def execute(jobs: Sequence[Job]) -> Iterator[tuple[Job, Result]]:
+    def execute(jobs: Sequence[Job]) -> Iterator[tuple[Job, BagResult]]:
         for job in jobs:
             yield job, run(job, progress)
 
@@ -174,7 +174,7 @@ def kept(report: Path, job: Job) -> dict[str, Any] | None:
         return None
 
 
-def keep(report: Path, job: Job, result: Result) -> dict[str, Any]:
+def keep(report: Path, job: Job, result: BagResult) -> dict[str, Any]:
     """Write a result and return its row; the figures come last and say that all is there."""
     folder = report / job.place
     if result.facts is None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from penumbra.errors import PenumbraError
 from penumbra.replay.domain import DOMAINS
-from penumbra.verification.fleet import Executor, Job, Result, run
+from penumbra.verification.fleet import BagResult, Executor, Job, run
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -40,7 +40,7 @@ def on_ray(address: str = LOCAL, threads: int = 1, workers: int | None = None) -
     _check(address)
     ray = _imported()
 
-    def execute(jobs: Sequence[Job]) -> Iterator[tuple[Job, Result]]:
+    def execute(jobs: Sequence[Job]) -> Iterator[tuple[Job, BagResult]]:
         if not jobs:
             return
         with _connected(ray, address, workers and workers * threads):
@@ -113,14 +113,16 @@ def _cores_of_a_task(ray: ModuleType, threads: int) -> float:
     return max(float(threads), largest / (len(DOMAINS) // 2))
 
 
-def _result(ray: ModuleType, done: Any) -> Result:
+def _result(ray: ModuleType, done: Any) -> BagResult:
     try:
         return ray.get(done)
     except ray.exceptions.WorkerCrashedError:
         line = f"its worker died {RETRIES + 1} times, killed or out of memory"
-        return Result(error=line, details="Ray's own logs say more: /tmp/ray/session_latest/logs")
+        return BagResult(
+            error=line, details="Ray's own logs say more: /tmp/ray/session_latest/logs"
+        )
     except ray.exceptions.RayError as error:
-        return Result(error=f"Ray: {_one_line(error)}", details=str(error))
+        return BagResult(error=f"Ray: {_one_line(error)}", details=str(error))
 
 
 def _one_line(error: Exception) -> str:

@@ -23,7 +23,7 @@ from torch import Tensor
 from penumbra.bundle import MODEL, Bundle
 from penumbra.errors import PenumbraError
 from penumbra.image_files import read_image_file
-from penumbra.offline.export.frame import Frame, frame_of
+from penumbra.offline.export.frame import FrameModule, frame_of
 from penumbra.offline.export.walk import walk_of_bundle
 from penumbra.offline.models import load_model, pooling
 from penumbra.vehicle.runners import create
@@ -168,7 +168,7 @@ def _distance(phases: Sequence[Tensor], own: Tensor, other: Tensor) -> Tensor:
     return torch.where((own < 2) == (other < 2), within_half, between)
 
 
-def reference_frame(bundle: Bundle) -> Frame:
+def reference_frame(bundle: Bundle) -> FrameModule:
     """The frame that was exported, but of the network as it was trained, with native poolings."""
     model = load_model(bundle.weights_file)
     _, kind, _ = frame_of(bundle.manifest["variant"]["architecture"])
@@ -179,7 +179,7 @@ def reference_frame(bundle: Bundle) -> Frame:
 
 
 def outputs_of(
-    frame: Frame, image: np.ndarray, choices: Choices | None = None
+    frame: FrameModule, image: np.ndarray, choices: Choices | None = None
 ) -> dict[str, np.ndarray]:
     """By name, computed by PyTorch."""
     pixels = torch.from_numpy(np.ascontiguousarray(image))

@@ -13,8 +13,8 @@ import tiny_bundles
 from penumbra.bundle import load_bundle
 from penumbra.cli.main import main
 from penumbra.vehicle.monitor import frame_score
-from penumbra.vehicle.pipeline import Config, Pipeline
-from penumbra.vehicle.runners import Settings
+from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
+from penumbra.vehicle.runners import RunnerSettings
 
 FRAMES = 60
 RUNNER = ["--runner", "onnxruntime"]
@@ -46,7 +46,7 @@ def calibrate(bundle, images, *options):
 
 
 def scores_of(bundle):
-    config = Config(runner="onnxruntime", settings=Settings(threads=1))
+    config = PipelineConfig(runner="onnxruntime", settings=RunnerSettings(threads=1))
     with Pipeline(bundle, config) as pipeline:
         maps = [pipeline.process(frame).uncertainty for frame in frames()]
     return np.array([frame_score(u, 0.01) for u in maps]), np.array(maps)
@@ -57,7 +57,7 @@ def test_the_entropy_can_be_what_alerts_go_by(bundle, images):
     assert calibrate(bundle, images, *options) == 0
     found = load_bundle(bundle.path)
     assert (found.thresholds.map, found.thresholds.score_fraction) == ("entropy", 0.1)
-    settings = Config("onnxruntime", settings=Settings(threads=1))
+    settings = PipelineConfig("onnxruntime", settings=RunnerSettings(threads=1))
     with Pipeline(found, settings) as pipeline:
         results = [pipeline.process(frame) for frame in frames()]
     scores = [frame_score(result.maps["entropy"], 0.1) for result in results]

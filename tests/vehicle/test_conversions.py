@@ -25,7 +25,7 @@ from penumbra.vehicle.conversions import (
     image_of,
     scaled_camera_info,
 )
-from penumbra.vehicle.geometry import Camera
+from penumbra.vehicle.geometry import PinholeCamera
 
 RANDOM = np.random.default_rng(0)
 BAYER = {  # which colour each pixel of a 2 x 2 block sees, as the name spells it
@@ -321,12 +321,12 @@ def camera_info(width=640, height=480, focal=500.0, **changes):
 
 
 def test_camera():
-    assert camera_of(camera_info()) == Camera(550.0, 640)  # of the rectified picture
+    assert camera_of(camera_info()) == PinholeCamera(550.0, 640)  # of the rectified picture
     raw = camera_info()
     raw.p = [0.0] * 12
-    assert camera_of(raw) == Camera(500.0, 640)
+    assert camera_of(raw) == PinholeCamera(500.0, 640)
     cropped = camera_info(roi=RegionOfInterest(x_offset=20, y_offset=10, width=320, height=240))
-    assert camera_of(cropped) == Camera(550.0, 320)
+    assert camera_of(cropped) == PinholeCamera(550.0, 320)
     for focal in (0.0, -1.0, np.nan, np.inf):
         assert camera_of(camera_info(focal=focal)) is None
     assert camera_of(camera_info(width=0)) is None

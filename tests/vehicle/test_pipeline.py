@@ -14,10 +14,10 @@ import tiny_bundles
 
 from penumbra.bundle import DepthSpec
 from penumbra.errors import PenumbraError
-from penumbra.vehicle.pipeline import Camera, Config, Pipeline, depth_of
-from penumbra.vehicle.runners import Settings, create
+from penumbra.vehicle.pipeline import PinholeCamera, Pipeline, PipelineConfig, depth_of
+from penumbra.vehicle.runners import RunnerSettings, create
 
-CONFIG = Config(runner="onnxruntime", settings=Settings(threads=1))
+CONFIG = PipelineConfig(runner="onnxruntime", settings=RunnerSettings(threads=1))
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_segmentation(street):
 
 def test_what_is_asked_for_comes_along(street):
     wanted = ("labels", "uncertainty", "entropy")
-    with Pipeline(street, Config("onnxruntime", wanted)) as pipeline:
+    with Pipeline(street, PipelineConfig("onnxruntime", wanted)) as pipeline:
         result = pipeline.process(tiny_bundles.image())
     assert result.maps.keys() == {"entropy"}
     assert result.confidence is None
@@ -92,7 +92,7 @@ def test_what_a_result_needs_comes_along_though_others_were_asked_for(tmp_path, 
 def test_an_output_that_the_bundle_does_not_have_is_refused(street, ahead):
     for bundle, name in ((street, "disparity"), (ahead, "labels"), (ahead, "entropy")):
         with pytest.raises(PenumbraError, match="has no output"):
-            Pipeline(bundle, Config("onnxruntime", (name,)))
+            Pipeline(bundle, PipelineConfig("onnxruntime", (name,)))
 
 
 def test_depth_is_not_judged_by_a_map_that_its_bundle_does_not_have(tmp_path):
@@ -126,10 +126,10 @@ def test_the_camera_sets_the_scale(ahead):
     image = tiny_bundles.image()
     with Pipeline(ahead, CONFIG) as pipeline:
         own = pipeline.process(image)
-        full = pipeline.process(image, Camera(focal_px=720, width_px=1200))
-        half = pipeline.process(image, Camera(focal_px=360, width_px=600))
+        full = pipeline.process(image, PinholeCamera(focal_px=720, width_px=1200))
+        half = pipeline.process(image, PinholeCamera(focal_px=360, width_px=600))
         with pytest.raises(PenumbraError, match="focal length of 0 image widths .* K"):
-            pipeline.process(image, Camera(focal_px=0, width_px=1200))
+            pipeline.process(image, PinholeCamera(focal_px=0, width_px=1200))
     np.testing.assert_array_equal(full.prediction, half.prediction)
     ratio = 0.6 / tiny_bundles.FOCAL_PER_WIDTH
     near = own.prediction < tiny_bundles.MAX_DEPTH_M

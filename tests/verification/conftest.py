@@ -10,7 +10,7 @@ import cv2
 import pytest
 from exported_networks import network
 
-from penumbra.bags import Drive, Frame, write_drive
+from penumbra.bags import Drive, DriveFrame, write_drive
 from penumbra.bundle import Bundle
 from penumbra.offline.export import ExportOptions, export_bundle
 from penumbra.offline.models import save_model
@@ -47,13 +47,13 @@ def small_bag(tmp_path):
     return write
 
 
-def _scaled(frame: Frame, width: int) -> Frame:
+def _scaled(frame: DriveFrame, width: int) -> DriveFrame:
     height = round(frame.image.shape[0] * width / frame.image.shape[1])
 
     def nearest(array):
         return None if array is None else cv2.resize(array, (width, height), interpolation=0)
 
     image = cv2.resize(frame.image, (width, height), interpolation=cv2.INTER_AREA)
-    return Frame(
+    return DriveFrame(
         frame.stamp_ns, image, labels=nearest(frame.labels), depth=nearest(frame.depth)
     )  # the calibration is of another size, and a depth bundle knows its own camera

@@ -22,7 +22,7 @@ from penumbra.errors import PenumbraError
 from penumbra.offline.scenes import Camera
 from penumbra.offline.scenes.street_drive import street_drive
 from penumbra.verification import fleet, on_ray
-from penumbra.verification.fleet import Settings, verify_all
+from penumbra.verification.fleet import VerificationSettings, verify_all
 
 SAMPLES = 8
 NAMES = ["cut", "monday/drive", "sunday/drive"]
@@ -48,8 +48,8 @@ def _one_place_for_references(place, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def settings(place) -> Settings:
-    return Settings(str(place / "bundle"), SAMPLES, threads=1)
+def settings(place) -> VerificationSettings:
+    return VerificationSettings(str(place / "bundle"), SAMPLES, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +108,11 @@ def test_what_is_done_is_not_computed_again(done, place, settings, tmp_path, mon
     report, bags = tmp_path / "report", find_bags(place / "drives")
     shutil.copytree(done.report, report)
     assert computed_again(monkeypatch, bags, settings, report) == ["drives/cut"]
-    more = Settings(settings.bundle, SAMPLES + 2, threads=2)
+    more = VerificationSettings(settings.bundle, SAMPLES + 2, threads=2)
     assert computed_again(monkeypatch, bags, more, report) == ["drives/cut", *NAMES[1:]]
     # A number of threads is no other question.
     assert computed_again(
-        monkeypatch, bags, Settings(settings.bundle, SAMPLES, threads=2), report
+        monkeypatch, bags, VerificationSettings(settings.bundle, SAMPLES, threads=2), report
     ) == ["drives/cut"]
     # A result that is half there, and a bag that has changed since, are not done.
     (report / done.rows[1]["place"] / "figures.json").write_text("{")
@@ -179,11 +179,11 @@ def test_a_bag_that_kills_every_worker_is_given_up(place, settings, tmp_path, mo
     def deadly(job):
         import os
 
-        from penumbra.verification.fleet import Result
+        from penumbra.verification.fleet import BagResult
 
         if "monday" in str(job.bag):
             os._exit(1)
-        return Result(error="seen")
+        return BagResult(error="seen")
 
     monkeypatch.setattr(on_ray, "run", deadly)
     monkeypatch.setattr(on_ray, "RETRIES", 1)  # each takes a worker that imports torch

@@ -21,7 +21,7 @@ from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
 from penumbra.offline.scenes import Camera
 from penumbra.offline.scenes.street_drive import street_drive
-from penumbra.verification.fleet import Job, Settings, jobs_of
+from penumbra.verification.fleet import Job, VerificationSettings, jobs_of
 from penumbra.verification.on_ray import on_ray
 
 BAGS, FRAMES = 4, 2  # as many bags for each of two workers
@@ -52,7 +52,7 @@ def measure(
         for seed, bag in enumerate(bags):
             camera = Camera(width=width, height=height)
             write_drive(street_drive(seed, FRAMES / 5, 5.0, camera=camera), bag)
-        settings = Settings(str(bundle.path), samples, runner=runner, threads=1)
+        settings = VerificationSettings(str(bundle.path), samples, runner=runner, threads=1)
         jobs = jobs_of(bags, settings, bundle)
         with tqdm(total=rounds * len(WORKERS) * BAGS, unit="bag", leave=False) as bar:
             for _ in range(rounds):

@@ -12,8 +12,8 @@ from penumbra.bundle import Bundle, load_bundle
 from penumbra.errors import PenumbraError
 from penumbra.lab.benchmarks.goals import kind_of
 from penumbra.share import bundle_folder
-from penumbra.vehicle.pipeline import Config
-from penumbra.vehicle.runners import RUNNERS, Settings, runner_class
+from penumbra.vehicle.pipeline import PipelineConfig
+from penumbra.vehicle.runners import RUNNERS, RunnerSettings, runner_class
 
 NODE_MS = 100.0  # of the bare model that the node is held against
 CAMERA_FRAMES = 20  # in a row with one camera, then as many with two
@@ -111,7 +111,7 @@ def node(asked: Asked) -> Report:
         from penumbra.lab.benchmarks.untrained import bundle_of_about
 
         with TemporaryDirectory() as folder:
-            how = Config(asked.runner, settings=Settings(threads=asked.threads))
+            how = PipelineConfig(asked.runner, settings=RunnerSettings(threads=asked.threads))
             found = measured(bundle_of_about(NODE_MS, Path(folder), asked.high_and_wide, how))
     print(f"{found.bundle} {found.width}x{found.height} on {found.runner}, {found.frames} frames")
     print(f"bare model      {found.bare_p50:8.2f} ms (p99 {found.bare_p99:.2f})")
@@ -204,7 +204,9 @@ def parity(asked: Asked) -> Report:
     bundle = asked.load()
     names = [asked.runner]
     if asked.runner == "auto":
-        installed = [name for name in RUNNERS if runner_class(name).obstacle(Settings()) is None]
+        installed = [
+            name for name in RUNNERS if runner_class(name).obstacle(RunnerSettings()) is None
+        ]
         names = [name for name in installed if not name.startswith("tensorrt")]
     sizes = held.SIZES
     if asked.size or bundle.input.height is not None:

@@ -17,8 +17,8 @@ from penumbra.bundle import Bundle
 from penumbra.lab.benchmarks.cold_start import ColdStart, fresh_process
 from penumbra.lab.benchmarks.goals import form_of, kind_of
 from penumbra.lab.timing import Timing, interleaved, ratio, torch_threads
-from penumbra.vehicle.pipeline import Config, Pipeline
-from penumbra.vehicle.runners import Settings
+from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
+from penumbra.vehicle.runners import RunnerSettings
 
 STARTS = 5
 DETERMINISTIC, DIAGONAL, FAST = "deterministic", "plain diagonal", "fast"
@@ -27,7 +27,7 @@ IN_PYTORCH = "PyTorch, {}"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TimeRatio:
     """One line: how much longer `over` takes than `under`."""
 
     over: str
@@ -52,7 +52,7 @@ def compare(
     threads: int,
     repetitions: int,
     samples: int,
-) -> list[Comparison]:
+) -> list[TimeRatio]:
     """The bundle on its runner against the same network without noise, and against PyTorch.
 
     A bundle that is more than the plain diagonal is compared in that form as well, and if it has
@@ -67,7 +67,7 @@ def compare(
     from penumbra.propagation.montecarlo import monte_carlo
 
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
-    settings = Config(runner, settings=Settings(threads=threads))
+    settings = PipelineConfig(runner, settings=RunnerSettings(threads=threads))
     model = load_model(bundle.weights_file)
     head = _probabilities_of(model)
     x = torch.rand(1, 3, *(model.config.get("size") or size))
@@ -112,7 +112,7 @@ def compare(
     ]
 
 
-def measured(bundle: Bundle, comparisons: list[Comparison], samples: int) -> dict[str, float | str]:
+def measured(bundle: Bundle, comparisons: list[TimeRatio], samples: int) -> dict[str, float | str]:
     """The ratios by the keys of their goals."""
     kind = kind_of(bundle)
     ratios = {(line.over, line.under): line.ratio for line in comparisons}
@@ -141,10 +141,10 @@ def _exported(
     return export_bundle(bundle.path, out, options, calibrated=calibrated)
 
 
-def _comparison(over: str, under: str, times: dict[str, Timing]) -> Comparison:
+def _comparison(over: str, under: str, times: dict[str, Timing]) -> TimeRatio:
     a, b = times[over], times[under]
     milliseconds = (a.median * 1e3, a.p99 * 1e3, b.median * 1e3, b.p99 * 1e3)
-    return Comparison(over, under, ratio(a, b), *milliseconds)
+    return TimeRatio(over, under, ratio(a, b), *milliseconds)
 
 
 def _without_gradients(call: Callable[[], Any]) -> Callable[[], Any]:

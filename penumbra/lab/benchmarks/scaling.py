@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from penumbra.bundle import Bundle
 from penumbra.lab.timing import interleaved
-from penumbra.vehicle.pipeline import Config, Pipeline
-from penumbra.vehicle.runners import Settings
+from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
+from penumbra.vehicle.runners import RunnerSettings
 
 # Height, width. All but the two cameras' (CamVid, KITTI) are multiples of 32, to which SegNet pads.
 SIZES = ((96, 128), (128, 192), (192, 256), (256, 384), (360, 480), (480, 640), (375, 1242))
@@ -93,7 +93,7 @@ def _line(
     threads: int,
     repetitions: int,
 ) -> Line:
-    config = Config(runner, settings=Settings(threads=threads))
+    config = PipelineConfig(runner, settings=RunnerSettings(threads=threads))
     noise = np.random.default_rng(0)
     with ExitStack() as open_pipelines:
         calls = {}

@@ -13,7 +13,7 @@ from penumbra.lab.timing import interleaved
 from penumbra.offline.export import ExportOptions, export_bundle
 from penumbra.offline.models import save_model
 from penumbra.offline.models.segnet import SegNet
-from penumbra.vehicle.pipeline import Config, Pipeline
+from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 
 CLASSES, DROPOUT, RATE = 11, "encdec", 0.2
 
@@ -34,7 +34,7 @@ def untrained_bundle(width: float, folder: Path, size: tuple[int, int]) -> Bundl
 
 
 def bundle_of_about(
-    milliseconds: float, folder: Path, size: tuple[int, int], config: Config
+    milliseconds: float, folder: Path, size: tuple[int, int], config: PipelineConfig
 ) -> Bundle:
     """A network as wide as fits into about that time on this machine, now.
 

@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 
 from penumbra.errors import PenumbraError
 from penumbra.lab.drawing import BLACK, BLUE, GREEN, GREY, ORANGE, RED, plate
-from penumbra.lab.experiments.pictures.networks import OURS, Network, load
+from penumbra.lab.experiments.pictures.networks import OURS, NetworkForms, load
 from penumbra.lab.experiments.pictures.panels import grid
 from penumbra.lab.experiments.pictures.segmentation import (
-    Frame,
+    SegmentationFrame,
     frames,
     painted,
     propagated,
@@ -96,7 +96,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     }
 
 
-def withheld_from(network: Network) -> list[int]:
+def withheld_from(network: NetworkForms) -> list[int]:
     """The numbers of the classes that a network was trained without."""
     names = [spec.name for spec in network.bundle.classes]
     withheld = [number for number, name in enumerate(CLASSES) if name not in names]
@@ -261,7 +261,7 @@ def panel(setting: Setting, result: dict[str, Any]) -> Figure:
     withheld = withheld_from(networks["without"])
     classes, learnt = (networks[what].bundle.classes for what in ("all", "without"))
 
-    def amount(frame: Frame) -> int:
+    def amount(frame: SegmentationFrame) -> int:
         return int(np.isin(frame.label, withheld).sum())
 
     found = [read(path) for path in frames(setting.data / NEEDS, EVERY)[::SAMPLED]]

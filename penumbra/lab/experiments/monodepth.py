@@ -21,7 +21,7 @@ from penumbra.lab.experiments.pictures.runtime import runtime
 from penumbra.lab.experiments.pictures.sampling_noise import variance_off_by_chance
 from penumbra.lab.experiments.reporting import Setting
 from penumbra.lab.experiments.reporting.markdown import rows
-from penumbra.offline.metrics.agreement import Calibration, by_quantile, spearman
+from penumbra.offline.metrics.agreement import Sparsification, by_quantile, spearman
 from penumbra.offline.metrics.depth import DepthErrors
 from penumbra.vehicle.colours import colour_depth
 
@@ -41,7 +41,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     recordings = depth.frames(setting.data / NEEDS, EVERY)
     errors = {method: DepthErrors() for method in (PLAIN, MC, OURS)}
     pixels: dict[str, list[Any]] = {method: [] for method in (MC, OURS)}
-    known: dict[str, list[dict[str, Calibration]]] = {method: [] for method in (MC, OURS)}
+    known: dict[str, list[dict[str, Sparsification]]] = {method: [] for method in (MC, OURS)}
     off = {walk: np.zeros(len(COUNTS)) for walk in (OURS, PAPER)}
     size = np.zeros(len(COUNTS))
     for recording in setting.bar(recordings, "frames"):
@@ -85,9 +85,11 @@ def _by_error(frames: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
     }
 
 
-def _curves(frames: list[dict[str, Calibration]]) -> dict[str, Any]:
+def _curves(frames: list[dict[str, Sparsification]]) -> dict[str, Any]:
     """By measure, the mean over the frames."""
-    found = {name: Calibration.mean([frame[name] for frame in frames]) for name in depth.MEASURES}
+    found = {
+        name: Sparsification.mean([frame[name] for frame in frames]) for name in depth.MEASURES
+    }
     return {
         name: {"ause": one.ause, "aurg": one.aurg, "curve": one.curve.tolist(),
                "oracle": one.oracle.tolist()}

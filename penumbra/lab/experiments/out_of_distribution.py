@@ -25,7 +25,7 @@ from penumbra.lab.experiments.distribution_shift.maps import (
     OURS,
     SAMPLED,
     Maps,
-    Network,
+    SampledNetwork,
     changed,
     frames_of,
     photographs,
@@ -55,11 +55,11 @@ def measure(setting: Setting) -> dict[str, Any]:
         absent.append(f"Indoor photographs are left out: there is no {INDOOR}/ beside {NEEDS}/.")
     found: dict[str, Any] = {"frames": len(frames), "few": FEW, "many": MANY, "networks": {}}
 
-    def maps_of(network: Network, name: str, kind: str) -> list[Maps]:
+    def maps_of(network: SampledNetwork, name: str, kind: str) -> list[Maps]:
         return [network.of(picture) for picture in setting.bar(groups[kind], f"{name}, {kind}")]
 
     for name in BUNDLES.values():
-        network = Network(name, FEW, MANY, setting.seed)
+        network = SampledNetwork(name, FEW, MANY, setting.seed)
         ordinary = maps_of(network, name, CLEAN)
         found["networks"][name] = {CLEAN: figures(ordinary, None)} | {
             kind: figures(maps_of(network, name, kind), ordinary)
@@ -67,7 +67,7 @@ def measure(setting: Setting) -> dict[str, Any]:
             if kind != CLEAN
         }
     if (bundle_folder(HELD_OUT) / MANIFEST).is_file():
-        network = Network(HELD_OUT, FEW, MANY, setting.seed)
+        network = SampledNetwork(HELD_OUT, FEW, MANY, setting.seed)
         found["withheld"] = withheld(frames, maps_of(network, HELD_OUT, CLEAN))
     else:
         absent.append(

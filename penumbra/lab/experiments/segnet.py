@@ -27,14 +27,14 @@ from penumbra.lab.experiments.pictures.networks import (
     OURS,
     PAPER,
     UNCALIBRATED,
-    Network,
+    NetworkForms,
     load,
 )
 from penumbra.lab.experiments.pictures.panels import grid
 from penumbra.lab.experiments.pictures.runtime import runtime
 from penumbra.lab.experiments.pictures.sampling_noise import variance_off_by_chance
 from penumbra.lab.experiments.pictures.segmentation import (
-    Frame,
+    SegmentationFrame,
     Segmented,
     frames,
     painted,
@@ -82,7 +82,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def _scores(network: Network, x: torch.Tensor) -> torch.Tensor:
+def _scores(network: NetworkForms, x: torch.Tensor) -> torch.Tensor:
     """Score vectors at pixels spread over the frame."""
     scores = network.model(x)[0].flatten(1).T
     return scores[:: max(1, len(scores) // PIXELS)][:PIXELS].contiguous()
@@ -262,7 +262,7 @@ def panel(setting: Setting, result: dict[str, Any]) -> Figure:
     networks = {place: load(name) for place, name in BUNDLES.items()}
     classes = networks["class"].bundle.classes
 
-    def sample(place: str, frame: Frame, count: int = SAMPLES) -> Segmented:
+    def sample(place: str, frame: SegmentationFrame, count: int = SAMPLES) -> Segmented:
         return sampled(setting, networks[place], frame, count)[0]
 
     first, times = shown[0], result["runtime"]["class"]

@@ -25,7 +25,7 @@ from penumbra.files import write_atomically
 from penumbra.lab.drawing import BLUE, GREEN, GREY, ORANGE, RED, plate
 from penumbra.lab.experiments.regression.data import RegressionSet, load
 from penumbra.lab.experiments.regression.paper import PAPER, Row
-from penumbra.lab.experiments.regression.protocol import Settings, exact
+from penumbra.lab.experiments.regression.protocol import ProtocolSettings, exact
 from penumbra.lab.experiments.regression.protocol import measure as measure_set
 from penumbra.lab.experiments.regression.runtime import runtime
 from penumbra.lab.experiments.reporting import Setting
@@ -37,7 +37,7 @@ OURS = {"jacobian": "ours, the paper's ReLU", "moment": "ours, analytic ReLU"}
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    settings = Settings(seed=setting.seed)
+    settings = ProtocolSettings(seed=setting.seed)
     found: dict[str, Any] = {"settings": asdict(settings), "sets": {}, "exact": {}}
     for name in PAPER:  # the quickest first
         data = load(setting.data / NEEDS, name)
@@ -51,7 +51,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 def _once(
     setting: Setting, file: str, work: Callable[..., dict[str, Any]], data: RegressionSet,
-    settings: Settings, **more: Any,
+    settings: ProtocolSettings, **more: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """What an earlier run has kept of this work with the same settings, or the work itself."""
     path = setting.folder / "sets" / f"{file}.json"

@@ -27,7 +27,7 @@ LOG = "soak.log"
 
 
 @dataclass(frozen=True)
-class Plan:
+class SoakPlan:
     """What to do. Without a bag a street is rendered; without a rate the node chooses its own."""
 
     minutes: float
@@ -45,7 +45,7 @@ class Plan:
 
 
 def soak(
-    plan: Plan,
+    plan: SoakPlan,
     stop: threading.Event,
     begun: Callable[[LoadRecord], None] = lambda record: None,
     told: Callable[[float, str], None] = lambda seconds, text: None,
@@ -80,7 +80,7 @@ def soak(
 
 
 @contextlib.contextmanager
-def _drive(plan: Plan, progress: Progress) -> Iterator[Bag]:
+def _drive(plan: SoakPlan, progress: Progress) -> Iterator[Bag]:
     with TemporaryDirectory() as folder:
         path = plan.bag
         if path is None:

@@ -27,7 +27,7 @@ FEWEST = 20  # frames, and looks at the process: two in every tenth
 
 
 @dataclass(frozen=True)
-class Finding:
+class SoakFinding:
     """One line of the verdict."""
 
     what: str
@@ -37,7 +37,7 @@ class Finding:
     text: str
 
 
-def assess(record: LoadRecord) -> list[Finding]:
+def assess(record: LoadRecord) -> list[SoakFinding]:
     """Everything that has to hold, whether it does or not."""
     lost = f"{record.lost} of {len(record.sent)}"
     reasons = ", ".join(f"{count} {why}" for why, count in record.dropped.items() if count)
@@ -46,7 +46,7 @@ def assess(record: LoadRecord) -> list[Finding]:
         _growth("handles", [h.handles for h in record.usage], record, 0, ""),
         _growth("threads", [h.threads for h in record.usage], record, 0, ""),
         _latency(record),
-        Finding(
+        SoakFinding(
             "frames lost",
             record.lost,
             0,
@@ -56,7 +56,7 @@ def assess(record: LoadRecord) -> list[Finding]:
     ]
     if record.node_ended:
         text = f"by itself, after {record.seconds:.0f} s: see its log"
-        findings.append(Finding("node ended", 1, 0, False, text))
+        findings.append(SoakFinding("node ended", 1, 0, False, text))
     return findings
 
 
@@ -76,7 +76,7 @@ def slope(seconds: Sequence[float], values: Sequence[float]) -> float:
 
 def _growth(
     what: str, values: Sequence[float], record: LoadRecord, limit: float, unit: str
-) -> Finding:
+) -> SoakFinding:
     if len(values) < FEWEST:
         return _too_few(what, len(values), "looks at the process", limit)
     grown = growth(values)
@@ -87,10 +87,10 @@ def _growth(
         text += f"{per_hour:+.1f} an hour)"
     else:
         text = f"{before:.0f} to {after:.0f}"
-    return Finding(what, grown, limit, grown <= limit, text)
+    return SoakFinding(what, grown, limit, grown <= limit, text)
 
 
-def _latency(record: LoadRecord) -> Finding:
+def _latency(record: LoadRecord) -> SoakFinding:
     """The median of the last tenth of the frames over that of the first."""
     what = "latency, last / first tenth"
     if len(record.latency_ms) < FEWEST:
@@ -98,11 +98,13 @@ def _latency(record: LoadRecord) -> Finding:
     known = [np.asarray(tenth(record.latency_ms, place)) for place in (0, 9)]
     known = [values[~np.isnan(values)] for values in known]
     if not all(values.size for values in known):
-        return Finding(what, float("nan"), LATENCY, False, "a whole tenth of the frames was lost")
+        return SoakFinding(
+            what, float("nan"), LATENCY, False, "a whole tenth of the frames was lost"
+        )
     first, last = map(np.median, known)
     p99 = np.nanquantile(record.latency_ms, 0.99)
     text = f"{first:.1f} to {last:.1f} ms ({last / first:.3f} times; p99 of all {p99:.1f} ms)"
-    return Finding(what, float(last / first), LATENCY, bool(last / first <= LATENCY), text)
+    return SoakFinding(what, float(last / first), LATENCY, bool(last / first <= LATENCY), text)
 
 
 def tenth(values: Sequence[float], place: int) -> Sequence[float]:
@@ -111,6 +113,6 @@ def tenth(values: Sequence[float], place: int) -> Sequence[float]:
     return values[count * place // 10 : count * (place + 1) // 10]
 
 
-def _too_few(what: str, count: int, of: str, limit: float) -> Finding:
+def _too_few(what: str, count: int, of: str, limit: float) -> SoakFinding:
     text = f"not to be judged from {count} {of}: at least {FEWEST} are needed"
-    return Finding(what, float("nan"), limit, False, text)
+    return SoakFinding(what, float("nan"), limit, False, text)

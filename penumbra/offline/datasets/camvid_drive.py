@@ -9,7 +9,7 @@ from pathlib import Path
 
 import cv2
 
-from penumbra.bags.frames import Drive, Frame, Stretch, stamp_at
+from penumbra.bags.frames import Drive, DriveFrame, Stretch, stamp_at
 from penumbra.bags.messages import SECOND, START_NS
 from penumbra.errors import PenumbraError
 from penumbra.image_files import read_image_file
@@ -79,10 +79,10 @@ def _stamps(pictures: list[_Picture]) -> list[int]:
 
 def _frames(
     folder: Path, split: str, pictures: list[_Picture], stamps: list[int]
-) -> Iterator[Frame]:
+) -> Iterator[DriveFrame]:
     truth = folder / f"{split}annot"
     for picture, stamp in zip(pictures, stamps, strict=True):
         image = read_image_file(picture.path, cv2.IMREAD_COLOR)
         label = truth / f"{picture.path.stem}.png"
         labels = read_label(label, image) if truth.is_dir() else None
-        yield Frame(stamp, image, picture.path.read_bytes(), labels=labels)
+        yield DriveFrame(stamp, image, picture.path.read_bytes(), labels=labels)

@@ -21,7 +21,7 @@ import numpy as np
 
 from penumbra.errors import PenumbraError
 from penumbra.offline.datasets.camvid import decode
-from penumbra.vehicle.geometry import Camera
+from penumbra.vehicle.geometry import PinholeCamera
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 # Left and right folder of a rig, and the numbers of their projection matrices.
@@ -30,28 +30,28 @@ _ODOMETRY = (("image_2", "image_3", 2, 3), ("image_0", "image_1", 0, 1))
 
 
 @dataclass(frozen=True)
-class Calibration:
+class StereoCalibration:
     """A rectified rig: the left camera, and the metres between the two (None: only one known)."""
 
-    camera: Camera
+    camera: PinholeCamera
     baseline_m: float | None
 
 
 @dataclass(frozen=True)
-class Recording:
+class KittiRecording:
     """One moment: the left image, and what else there is of it."""
 
     left: Path
     right: Path | None = None
     depth: Path | None = None
     depth_right: Path | None = None
-    calibration: Calibration | None = None
+    calibration: StereoCalibration | None = None
 
     def files(self) -> list[Path]:
         return [f for f in (self.left, self.right, self.depth, self.depth_right) if f is not None]
 
 
-def find_pairs(folder: Path) -> list[Recording]:
+def find_pairs(folder: Path) -> list[KittiRecording]:
     """All stereo pairs under `folder`, in order of drive and time."""
     pairs = [found for found in _recordings(folder) if found.right is not None]
     if not pairs:
@@ -62,7 +62,7 @@ def find_pairs(folder: Path) -> list[Recording]:
     return pairs
 
 
-def find_measured(folder: Path) -> list[Recording]:
+def find_measured(folder: Path) -> list[KittiRecording]:
     """All images under `folder` whose depth was measured."""
     measured = [found for found in _recordings(folder) if found.depth is not None]
     if not measured:
@@ -85,10 +85,10 @@ def read_depth(path: Path) -> np.ndarray:
 
 
 def whole(
-    recordings: list[Recording],
+    recordings: list[KittiRecording],
     skip_bad: bool,
     progress: Callable[[Iterator], Iterator] = iter,
-) -> tuple[list[Recording], list[str]]:
+) -> tuple[list[KittiRecording], list[str]]:
     """The recordings whose files can all be read and fit together, and a line for each other one.
 
     Without `skip_bad` the first bad one is an error.
@@ -108,7 +108,7 @@ def whole(
     return kept, skipped
 
 
-def _fault(recording: Recording) -> str | None:
+def _fault(recording: KittiRecording) -> str | None:
     try:
         shapes = {}
         for file in recording.files():
@@ -127,7 +127,7 @@ def _fault(recording: Recording) -> str | None:
     return None
 
 
-def _recordings(folder: Path) -> Iterator[Recording]:
+def _recordings(folder: Path) -> Iterator[KittiRecording]:
     folder = Path(folder)
     if not folder.is_dir():
         raise PenumbraError(f"no folder {folder}")
@@ -151,7 +151,7 @@ def _recordings(folder: Path) -> Iterator[Recording]:
             break  # colour and grey cameras see the same
 
 
-def _plain(folder: Path) -> Iterator[Recording]:
+def _plain(folder: Path) -> Iterator[KittiRecording]:
     depth = folder / "depth" if (folder / "depth").is_dir() else folder / "gt_depth_map"
     images = _by_stem(folder / "left")
     files = {stem: folder / "calib" / f"{stem}.txt" for stem in images}
@@ -174,14 +174,14 @@ def _matched(
     right: Path,
     depth: Path,
     depth_right: Path | None,
-    own: Mapping[str, Calibration | None],
-    common: Calibration | None,
-) -> Iterator[Recording]:
+    own: Mapping[str, StereoCalibration | None],
+    common: StereoCalibration | None,
+) -> Iterator[KittiRecording]:
     """Files of one name, whatever their suffix. An unmatched one is no error: LiDAR lacks a few."""
     others = [_by_stem(place) if place else {} for place in (right, depth, depth_right)]
     for stem, image in _by_stem(left).items():
         calibration = own.get(stem) or common
-        yield Recording(image, *(found.get(stem) for found in others), calibration)
+        yield KittiRecording(image, *(found.get(stem) for found in others), calibration)
 
 
 def _by_stem(place: Path) -> dict[str, Path]:
@@ -195,7 +195,9 @@ def _first(place: Path) -> Path | None:
     return next(iter(_by_stem(place).values()), None)
 
 
-def _calibration(file: Path, first: str, second: str, image: Path | None) -> Calibration | None:
+def _calibration(
+    file: Path, first: str, second: str, image: Path | None
+) -> StereoCalibration | None:
     """From two lines of projection matrices, P = K [I | t], of the left and the right camera.
 
     Both t are in the rig's common coordinates, so the baseline is the difference of P[0, 3] / f.
@@ -215,4 +217,4 @@ def _calibration(file: Path, first: str, second: str, image: Path | None) -> Cal
     # The width that the calibration is for: raw says it, the others mean the image as it is.
     size = values.get(first.replace("P_rect", "S_rect")) if "rect" in first else None
     width = round(float(size[0])) if size else decode(image, cv2.IMREAD_GRAYSCALE).shape[1]
-    return Calibration(Camera(float(left[0, 0]), width), baseline)
+    return StereoCalibration(PinholeCamera(float(left[0, 0]), width), baseline)

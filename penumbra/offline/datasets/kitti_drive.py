@@ -11,7 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from penumbra.bags.frames import Drive, Frame, Stretch
+from penumbra.bags.frames import Drive, DriveFrame, Stretch
 from penumbra.bags.messages import SECOND, START_NS, CameraModel
 from penumbra.errors import PenumbraError
 from penumbra.image_files import read_image_file
@@ -49,13 +49,13 @@ def kitti_drive(
     files = (stretch or Stretch()).of(files)
     values = _values(calibration)
 
-    def frames() -> Iterator[Frame]:
+    def frames() -> Iterator[DriveFrame]:
         for file in files:
             image = read_image_file(file, cv2.IMREAD_COLOR)
             height, width = image.shape[:2]
             model = _camera(values, calibration, CAMERAS[camera], width, height)
             depth = _depth(measured / f"{file.stem}.png", image)
-            yield Frame(stamps[file], image, file.read_bytes(), model, depth=depth)
+            yield DriveFrame(stamps[file], image, file.read_bytes(), model, depth=depth)
 
     return Drive(frames(), len(files), {"source": f"KITTI {drive.name} {camera}"})
 

@@ -17,7 +17,7 @@ import penumbra
 from penumbra.bundle import Bundle, write_bundle
 from penumbra.errors import PenumbraError
 from penumbra.offline.export.classes import classes_with_colours
-from penumbra.offline.export.frame import Frame, frame_of
+from penumbra.offline.export.frame import FrameModule, frame_of
 from penumbra.offline.export.graph import to_bytes, to_onnx
 from penumbra.offline.export.operators import refuse_unsupported
 from penumbra.offline.export.precision import mean_in_half
@@ -117,7 +117,7 @@ def make_frame(
     architecture: str,
     options: ExportOptions,
     gains: Mapping[str, Tensor] | None = None,
-) -> Frame:
+) -> FrameModule:
     """The module that becomes the graph: pre-processing, propagated network, outputs."""
     dtype = torch.float16 if options.precision == "fp16" else torch.float32
     model = copy.deepcopy(model).eval().to(dtype)
@@ -139,7 +139,7 @@ def _around(
     architecture: str,
     options: ExportOptions,
     dtype: torch.dtype,
-) -> Frame:
+) -> FrameModule:
     """`network`, which returns moments, between the pre- and post-processing of `model`."""
     _, kind, _ = frame_of(architecture)
     return kind(
@@ -153,7 +153,7 @@ def _around(
 
 
 def export_graph(
-    frame: Frame, options: ExportOptions, progress: Callable[[str], None] = lambda _: None
+    frame: FrameModule, options: ExportOptions, progress: Callable[[str], None] = lambda _: None
 ) -> bytes:
     """The frame as an ONNX file that TensorRT will compile, in the precision that was asked for."""
     height, width = options.height or 64, options.width or 96

@@ -18,7 +18,7 @@ from penumbra.propagation import Moments
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputEntry:
     """An output's place in the manifest."""
 
     name: str
@@ -56,14 +56,14 @@ class Scores(nn.Module):
         return scores, self.softmax(scores)
 
 
-class Frame(nn.Module):
+class FrameModule(nn.Module):
     """From a `uint8` image, height x width x 3, to the outputs in the order of `OUTPUTS`.
 
     `propagated` is the network, walked with moments. `mean` and `std` are its pixel statistics
     (RGB, 0 to 255); `size` is the height and width that it wants, None if it takes any.
     """
 
-    OUTPUTS: tuple[Output, ...]
+    OUTPUTS: tuple[OutputEntry, ...]
 
     def __init__(
         self,
@@ -96,22 +96,30 @@ class Frame(nn.Module):
         raise NotImplementedError
 
 
-class SegmentationFrame(Frame):
+class SegmentationFrame(FrameModule):
     """Labels, where they are unsure, and the scores that others judge by."""
 
     OUTPUTS = (
-        Output("labels", "uint8", True, "the most probable class of each pixel", "class number"),
-        Output(
+        OutputEntry(
+            "labels", "uint8", True, "the most probable class of each pixel", "class number"
+        ),
+        OutputEntry(
             "uncertainty",
             "float32",
             True,
             "mean over the classes of the standard deviation of the class probability",
             "probability",
         ),
-        Output("confidence", "float32", True, "the largest mean class probability", "probability"),
-        Output("frame_score", "float32", False, "mean uncertainty of the frame", "probability"),
-        Output("entropy", "float32", True, "entropy of the mean class probabilities", "nat", True),
-        Output("max_logit", "float32", True, "the largest mean class score", "logit", True),
+        OutputEntry(
+            "confidence", "float32", True, "the largest mean class probability", "probability"
+        ),
+        OutputEntry(
+            "frame_score", "float32", False, "mean uncertainty of the frame", "probability"
+        ),
+        OutputEntry(
+            "entropy", "float32", True, "entropy of the mean class probabilities", "nat", True
+        ),
+        OutputEntry("max_logit", "float32", True, "the largest mean class score", "logit", True),
     )
 
     def outputs(self, result: tuple[Moments, Moments], image: Tensor) -> tuple[Tensor, ...]:
@@ -129,15 +137,17 @@ class SegmentationFrame(Frame):
         )
 
 
-class DepthFrame(Frame):
+class DepthFrame(FrameModule):
     """Disparity at the camera's own size; metres are made of it where the camera is known."""
 
     OUTPUTS = (
-        Output("disparity", "float32", True, "disparity to a right camera", "image widths"),
-        Output(
+        OutputEntry("disparity", "float32", True, "disparity to a right camera", "image widths"),
+        OutputEntry(
             "uncertainty", "float32", True, "standard deviation of the disparity", "image widths"
         ),
-        Output("frame_score", "float32", False, "mean uncertainty of the frame", "image widths"),
+        OutputEntry(
+            "frame_score", "float32", False, "mean uncertainty of the frame", "image widths"
+        ),
     )
 
     def outputs(self, result: Moments, image: Tensor) -> tuple[Tensor, ...]:
@@ -182,13 +192,13 @@ def _itself(model: nn.Module) -> nn.Module:
 
 
 # Architecture → its task, its frame, and what is propagated of it.
-FRAMES: dict[str, tuple[str, type[Frame], Callable[[nn.Module], nn.Module]]] = {
+FRAMES: dict[str, tuple[str, type[FrameModule], Callable[[nn.Module], nn.Module]]] = {
     "segnet": ("segmentation", SegmentationFrame, Scores),
     "monodepth": ("depth", DepthFrame, _itself),
 }
 
 
-def frame_of(architecture: str) -> tuple[str, type[Frame], Callable[[nn.Module], nn.Module]]:
+def frame_of(architecture: str) -> tuple[str, type[FrameModule], Callable[[nn.Module], nn.Module]]:
     """Task, frame and head of an architecture; PenumbraError where none is known."""
     if architecture not in FRAMES:
         raise PenumbraError(

@@ -23,7 +23,7 @@ Progress = Callable[[Iterable, str], Iterable]
 
 
 @dataclass(frozen=True)
-class Options:
+class GainFitOptions:
     """How a fit is made. The rules are those that the network will be exported with.
 
     `variance` is "truthful", which follows the noise of every dropout, or "fast", which follows
@@ -59,10 +59,10 @@ class Options:
             raise PenumbraError(f"--rate is {self.rate:g}: give a number above 0")
 
 
-def calibrate(
+def fit_network_gains(
     checkpoint: Path | str,
     pictures: Sequence[np.ndarray],
-    options: Options,
+    options: GainFitOptions,
     progress: Progress = lambda work, _: work,
     start: tuple[dict[str, Tensor], dict[str, Any]] | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -127,7 +127,7 @@ def calibrate(
 
 
 def _views(
-    model: nn.Module, pictures: Sequence[np.ndarray], options: Options
+    model: nn.Module, pictures: Sequence[np.ndarray], options: GainFitOptions
 ) -> Iterable[np.ndarray]:
     import cv2
     import numpy as np

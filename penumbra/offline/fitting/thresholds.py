@@ -32,7 +32,7 @@ class FrameThreshold:
 
 
 @dataclass(frozen=True)
-class Likeness:
+class Autocorrelation:
     """How much frames that follow each other resemble each other."""
 
     correlation: float  # of a score with the next
@@ -68,7 +68,7 @@ def frame_threshold(scores: np.ndarray, rate: float) -> FrameThreshold:
     return FrameThreshold(value, rate, 1 / (n + 1), 0, True)
 
 
-def likeness(scores: np.ndarray) -> Likeness:
+def likeness(scores: np.ndarray) -> Autocorrelation:
     """Of the scores of frames in their order."""
     scores = np.asarray(scores, np.float64)
     n = scores.size
@@ -79,7 +79,7 @@ def likeness(scores: np.ndarray) -> Likeness:
     followed = high[1:][high[:-1]]
     persistence = float(followed.mean()) if followed.size else 0.0
     held = min(max(correlation, 0.0), 1 - 1 / n)
-    return Likeness(correlation, max(1.0, n * (1 - held) / (1 + held)), persistence)
+    return Autocorrelation(correlation, max(1.0, n * (1 - held) / (1 + held)), persistence)
 
 
 def upper_bound(over: int, frames: float, confidence: float = 0.95) -> float:

@@ -54,7 +54,7 @@ def attainable(correlation_of_halves: float) -> float:
 
 
 @dataclass(frozen=True)
-class Likeness:
+class StdAgreement:
     """A standard-deviation map against Monte Carlo's, with what the reference's noise explains.
 
     The variance is the square of the map: it weighs the most uncertain pixels more.
@@ -72,7 +72,7 @@ class Likeness:
     @classmethod
     def of(
         cls, found: np.ndarray, reference: np.ndarray, halves: tuple[np.ndarray, np.ndarray]
-    ) -> Likeness:
+    ) -> StdAgreement:
         first, second = halves
         scale = np.mean(reference, dtype=np.float64)
         between = np.abs(first.astype(np.float64) - second).mean()
@@ -105,7 +105,7 @@ def by_quantile(error: np.ndarray, uncertainty: np.ndarray, bins: int = BINS) ->
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Sparsification:
     """How well an uncertainty knows where the errors are (curves of one frame, or their mean).
 
     `error` is of each pixel with known truth: 1 for a wrong label, or |depth - truth| / truth.
@@ -116,7 +116,7 @@ class Calibration:
     oracle: np.ndarray  # the same, the most wrong removed first
 
     @classmethod
-    def of(cls, error: np.ndarray, uncertainty: np.ndarray) -> Calibration:
+    def of(cls, error: np.ndarray, uncertainty: np.ndarray) -> Sparsification:
         return cls(
             by_quantile(error, uncertainty),
             sparsification(error, uncertainty),
@@ -124,7 +124,7 @@ class Calibration:
         )
 
     @classmethod
-    def mean(cls, frames: list[Calibration]) -> Calibration:
+    def mean(cls, frames: list[Sparsification]) -> Sparsification:
         """Frame by frame, as Poggi et al. (2020) average."""
         parts = zip(*((c.quantiles, c.curve, c.oracle) for c in frames), strict=True)
         return cls(*(np.mean(part, axis=0) for part in parts))

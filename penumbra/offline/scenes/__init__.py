@@ -10,7 +10,7 @@ numpy and OpenCV only. The same seed gives the same bytes.
 
 from penumbra.offline.scenes.anomalies import KINDS as ANOMALIES
 from penumbra.offline.scenes.camera import Camera, Pose, View
-from penumbra.offline.scenes.driving import Frame, drive, journey
+from penumbra.offline.scenes.driving import RenderedFrame, drive, journey
 from penumbra.offline.scenes.layout import street
 from penumbra.offline.scenes.picture import render, stereo
 from penumbra.offline.scenes.scene import Scene
@@ -18,8 +18,8 @@ from penumbra.offline.scenes.scene import Scene
 __all__ = [
     "ANOMALIES",
     "Camera",
-    "Frame",
     "Pose",
+    "RenderedFrame",
     "Scene",
     "View",
     "drive",

@@ -33,7 +33,7 @@ _EDITION = 3  # of the stereo scenes: another one is not mixed with what a cache
 
 
 @dataclass(frozen=True)
-class Plan:
+class RenderingPlan:
     """What is drawn; frame n of a plan is the same whenever and by whomever it is drawn."""
 
     layout: str
@@ -57,14 +57,16 @@ class Plan:
         return {place: f"{place}/{name}" for place in ("left", "right", "depth", "depth_right")}
 
 
-def kitti_plan(size: tuple[int, int], seed: int = 0, baseline_m: float = 0.54) -> Plan:
+def kitti_plan(size: tuple[int, int], seed: int = 0, baseline_m: float = 0.54) -> RenderingPlan:
     """Stereo pairs with KITTI's field of view, somewhat larger than (height, width) `size`."""
     width = round(size[1] * 1.2)
-    return Plan("stereo", width, round(width * 375 / 1242), seed, baseline_m)
+    return RenderingPlan("stereo", width, round(width * 375 / 1242), seed, baseline_m)
 
 
 def cached_stereo(
-    plan: Plan, frames: int, progress: Callable[[Iterable, int], Iterable] = lambda work, _: work
+    plan: RenderingPlan,
+    frames: int,
+    progress: Callable[[Iterable, int], Iterable] = lambda work, _: work,
 ) -> Path:
     """The folder with (at least) so many pairs of `plan`, drawn now as far as they are missing."""
     name = f"{plan.width}x{plan.height}-seed{plan.seed}-{plan.baseline_m:g}m-v{_EDITION}"
@@ -74,7 +76,7 @@ def cached_stereo(
 
 
 def write_scenes(
-    plan: Plan,
+    plan: RenderingPlan,
     frames: int,
     folder: Path,
     workers: int | None = None,
@@ -116,7 +118,7 @@ def write_scenes(
     return len(missing)
 
 
-def _claim(folder: Path, plan: Plan) -> None:
+def _claim(folder: Path, plan: RenderingPlan) -> None:
     """Note in the folder what it holds; refuse to mix it with something else."""
     note = folder / _NOTE
     if note.is_file():
@@ -137,7 +139,7 @@ def _described(plan: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in plan.items())
 
 
-def _write_frame(work: tuple[Plan, int, Path]) -> None:
+def _write_frame(work: tuple[RenderingPlan, int, Path]) -> None:
     from penumbra.offline.scenes import Camera, render, stereo, street
     from penumbra.offline.scenes.jam import in_a_jam
 
@@ -163,7 +165,7 @@ def _write_frame(work: tuple[Plan, int, Path]) -> None:
         write_atomically(folder / name, data.tobytes())
 
 
-def _rig(plan: Plan, seed: int) -> Camera:
+def _rig(plan: RenderingPlan, seed: int) -> Camera:
     """KITTI's rig, mounted a little differently on every vehicle."""
     from penumbra.offline.scenes import Camera
 
@@ -178,7 +180,7 @@ def _rig(plan: Plan, seed: int) -> Camera:
     )
 
 
-def _calibration(plan: Plan) -> str:
+def _calibration(plan: RenderingPlan) -> str:
     """KITTI's P2 and P3 of the rig, which all frames share."""
     rig = _rig(plan, 0)
     (x, y), f = rig.centre, rig.focal

@@ -28,7 +28,7 @@ at this many metres per second."""
 
 
 @dataclass(frozen=True)
-class Frame:
+class RenderedFrame:
     index: int
     time: float
     scene: Scene
@@ -47,7 +47,7 @@ def drive(
     anomaly_at: float | None = None,
     stereo: bool = False,
     traffic: str | None = None,
-) -> Iterator[Frame]:
+) -> Iterator[RenderedFrame]:
     """Frames of one street and one moving eye, rendered as they are asked for.
 
     The vehicle drives at `speed` m/s. At `anomaly_at` seconds (None: never) the anomaly starts to
@@ -106,11 +106,13 @@ def _give_way(actors: Iterable[Actor], ego: Ego) -> Iterator[Actor]:
             yield replace(actor, velocity=(0.0, max(along, ego.speed)))
 
 
-def _frames(scene: Scene, frames: int, fps: float, camera: Camera, stereo: bool) -> Iterator[Frame]:
+def _frames(
+    scene: Scene, frames: int, fps: float, camera: Camera, stereo: bool
+) -> Iterator[RenderedFrame]:
     for index in range(frames):
         now = scene.at(index / fps)
         right = render(now, camera, right=True) if stereo else None
-        yield Frame(index, now.time, now, render(now, camera), right)
+        yield RenderedFrame(index, now.time, now, render(now, camera), right)
 
 
 def _positive(value: float, name: str) -> float:

@@ -7,10 +7,10 @@ import numpy as np
 from penumbra.offline.datasets.camvid_classes import PAVEMENT, ROAD
 from penumbra.offline.scenes.light import Stripe
 from penumbra.offline.scenes.mesh import Builder
-from penumbra.offline.scenes.plan import KERB, LANE, START, WIDE, Plan
+from penumbra.offline.scenes.plan import KERB, LANE, START, WIDE, StreetPlan
 
 
-def pave(plan: Plan) -> None:
+def pave(plan: StreetPlan) -> None:
     """Road, kerbs, pavement, lines, crossings, patches and manholes."""
     rng, road = plan.rng, Builder(ROAD)
     grey = float(rng.normal(1.0, 0.13))
@@ -51,7 +51,7 @@ def pave(plan: Plan) -> None:
     plan.parts.append(road.mesh())
 
 
-def _paint(plan: Plan, road: Builder) -> None:
+def _paint(plan: StreetPlan, road: Builder) -> None:
     rng = plan.rng
     dash, period = ((2.0, 6.0), (3.0, 9.0), (4.0, 6.0), (0.0, 0.0))[rng.integers(4)]
     yellow = (70.0, 190.0, 225.0)

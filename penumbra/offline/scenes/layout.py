@@ -8,7 +8,7 @@ from penumbra.errors import PenumbraError
 from penumbra.offline.scenes import anomalies, ground, roadside
 from penumbra.offline.scenes.light import Light
 from penumbra.offline.scenes.mesh import Mesh
-from penumbra.offline.scenes.plan import Plan
+from penumbra.offline.scenes.plan import StreetPlan
 from penumbra.offline.scenes.scene import Actor, Scene, World
 from penumbra.offline.scenes.traffic import populate
 
@@ -37,7 +37,7 @@ def street(
         raise PenumbraError(
             f"street: start is {start!r} m: give 0 to {length - 50:g} (length - 50)"
         )
-    plan = Plan.draw(np.random.default_rng([int(seed), 1]), float(length), traffic)
+    plan = StreetPlan.draw(np.random.default_rng([int(seed), 1]), float(length), traffic)
     if start is not None:
         plan.start = float(start)
     ground.pave(plan)

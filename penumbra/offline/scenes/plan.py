@@ -20,7 +20,7 @@ WIDE = 58.0
 
 
 @dataclass
-class Plan:
+class StreetPlan:
     """The measures of the cross-section, and what has been put down so far."""
 
     rng: Rng
@@ -38,7 +38,7 @@ class Plan:
     actors: list[Actor] = field(default_factory=list)
 
     @classmethod
-    def draw(cls, rng: Rng, length: float, traffic: str | None) -> Plan:
+    def draw(cls, rng: Rng, length: float, traffic: str | None) -> StreetPlan:
         keep = {"left": -1, "right": 1}.get(traffic, int(rng.choice([-1, 1])))
         junctions, z = [], float(rng.uniform(18, 60))
         while z < length - 30:

@@ -7,10 +7,10 @@ import numpy as np
 from penumbra.offline.datasets.camvid_classes import BUILDING, PAVEMENT, ROAD, TREE
 from penumbra.offline.scenes import furniture
 from penumbra.offline.scenes.mesh import Builder
-from penumbra.offline.scenes.plan import KERB, START, WIDE, Plan
+from penumbra.offline.scenes.plan import KERB, START, WIDE, StreetPlan
 
 
-def zone(plan: Plan, side: int, block: tuple[float, float]) -> None:
+def zone(plan: StreetPlan, side: int, block: tuple[float, float]) -> None:
     """Fills one side between two side streets."""
     rng = plan.rng
     kind = ("terrace", "office", "suburb", "park")[rng.choice(4, p=[0.42, 0.2, 0.2, 0.18])]
@@ -64,7 +64,7 @@ def zone(plan: Plan, side: int, block: tuple[float, float]) -> None:
         z = end + gap
 
 
-def _boundary(plan: Plan, x: float, side: int, block: tuple[float, float]) -> None:
+def _boundary(plan: StreetPlan, x: float, side: int, block: tuple[float, float]) -> None:
     """A fence or a hedge along a garden or park, with gates."""
     rng = plan.rng
     z = block[0] + 0.3
@@ -77,7 +77,7 @@ def _boundary(plan: Plan, x: float, side: int, block: tuple[float, float]) -> No
         z = end + float(rng.uniform(0, 2.5))
 
 
-def furnish(plan: Plan, side: int) -> None:
+def furnish(plan: StreetPlan, side: int) -> None:
     """Lamps, signs, trees, bollards and railings along the kerb."""
     rng = plan.rng
     kerb = side * (plan.edge(side) + 0.45)
@@ -110,7 +110,7 @@ def furnish(plan: Plan, side: int) -> None:
                 plan.parts.append(furniture.bollard(kerb, float(z)))
 
 
-def close(plan: Plan) -> None:
+def close(plan: StreetPlan) -> None:
     """Rows of houses behind everything, so that no view ends at the edge of the world."""
     rng = plan.rng
     for side in (-1, 1):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from penumbra.bags.frames import Drive, Frame, positive, stamp_at
+from penumbra.bags.frames import Drive, DriveFrame, positive, stamp_at
 from penumbra.bags.messages import START_NS, CameraModel
 from penumbra.errors import PenumbraError
 from penumbra.offline.datasets.camvid_classes import CLASSES
@@ -37,10 +37,10 @@ def street_drive(
     intrinsics = np.array([[f, 0, cx], [0, f, cy], [0, 0, 1]], float)
     model = CameraModel.rectified(camera.width, camera.height, intrinsics)
 
-    def frames() -> Iterator[Frame]:
+    def frames() -> Iterator[DriveFrame]:
         for place, moment in enumerate(views):
             view = moment.view
-            yield Frame(
+            yield DriveFrame(
                 stamp_at(place, rate_hz, START_NS),
                 view.image,
                 camera=model,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from penumbra.offline.scenes.people import Person
-from penumbra.offline.scenes.plan import KERB, LANE, START, Plan
+from penumbra.offline.scenes.plan import KERB, LANE, START, StreetPlan
 from penumbra.offline.scenes.scene import Actor
 from penumbra.offline.scenes.vehicles import car
 
 
-def populate(plan: Plan) -> None:
+def populate(plan: StreetPlan) -> None:
     """Parked and moving cars, cyclists, people on the pavements and at crossings."""
     rng, keep = plan.rng, plan.keep
     for side in (-1, 1):
@@ -41,7 +41,7 @@ def populate(plan: Plan) -> None:
             _walker(plan, side)
 
 
-def _cyclist(plan: Plan, side: int) -> None:
+def _cyclist(plan: StreetPlan, side: int) -> None:
     rng = plan.rng
     way = 1 if side == plan.keep else -1
     x = side * (plan.edge(side) - 0.55)
@@ -51,7 +51,7 @@ def _cyclist(plan: Plan, side: int) -> None:
     plan.actors.append(Actor(rider, (x, z), (0.0, speed), 0.0 if way > 0 else np.pi))
 
 
-def _walker(plan: Plan, side: int) -> None:
+def _walker(plan: StreetPlan, side: int) -> None:
     rng = plan.rng
     x = side * float(rng.uniform(plan.edge(side) + 0.7, plan.front(side) - 0.35))
     z = float(rng.uniform(6, plan.length))

@@ -17,7 +17,13 @@ from tqdm import tqdm
 from penumbra.bundle import DepthSpec
 from penumbra.errors import PenumbraError
 from penumbra.offline.datasets.camvid import read_image
-from penumbra.offline.datasets.kitti import Recording, find_measured, find_pairs, read_depth, whole
+from penumbra.offline.datasets.kitti import (
+    KittiRecording,
+    find_measured,
+    find_pairs,
+    read_depth,
+    whole,
+)
 from penumbra.offline.models import load_model
 from penumbra.offline.models.monodepth import KITTI_RIG, Monodepth
 from penumbra.offline.scenes.dataset import cached_stereo, kitti_plan
@@ -37,7 +43,7 @@ _MISFIT = 0.05  # relative: more than KITTI's rigs differ among themselves (0.53
 class StereoViews(Dataset):
     """Augmented pairs; item `(epoch, index)` is always the same one, whoever asks and when."""
 
-    pairs: list[Recording]
+    pairs: list[KittiRecording]
     size: tuple[int, int]
     zoom: tuple[float, float]
     grey: float
@@ -58,7 +64,7 @@ class StereoViews(Dataset):
         view = random_stereo_view(sample, self.size, self.zoom, self.grey, random)
         return view.left, view.right, np.stack((view.known, view.known_right))
 
-    def _known(self, pair: Recording, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    def _known(self, pair: KittiRecording, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         """Known disparities of both images: measured, or if asked for, matched."""
         measured = self.with_known and pair.depth is not None
         if self.with_known and self.with_hints and not measured:
@@ -72,7 +78,7 @@ class StereoViews(Dataset):
         return left, right
 
 
-def disparity_of(depth: np.ndarray, recording: Recording, scale: DepthSpec) -> np.ndarray:
+def disparity_of(depth: np.ndarray, recording: KittiRecording, scale: DepthSpec) -> np.ndarray:
     """Measured depth as disparity in fractions of the width, `UNKNOWN` where it is 0."""
     focal, baseline = scale.focal_per_width, scale.baseline_m
     if recording.calibration:
@@ -83,7 +89,7 @@ def disparity_of(depth: np.ndarray, recording: Recording, scale: DepthSpec) -> n
 
 
 @lru_cache(maxsize=2000)  # 1 MB each at half of KITTI's size
-def _matched(pair: Recording) -> tuple[np.ndarray, np.ndarray]:
+def _matched(pair: KittiRecording) -> tuple[np.ndarray, np.ndarray]:
     return match_both(read_image(pair.left), read_image(pair.right))
 
 
@@ -92,8 +98,8 @@ class DepthTask:
     """What the training loop needs to know of depth from stereo pairs."""
 
     model: nn.Module
-    train: list[Recording]
-    validation: list[Recording]
+    train: list[KittiRecording]
+    validation: list[KittiRecording]
     weights: Weights
     zoom: tuple[float, float] = (1.0, 1.0)
     grey: float = 0.0
@@ -157,7 +163,7 @@ def monodepth_task(options: MonodepthOptions, seed: int) -> DepthTask:
 
 def _data(
     options: MonodepthOptions, size: tuple[int, int]
-) -> tuple[list[Recording], list[Recording]]:
+) -> tuple[list[KittiRecording], list[KittiRecording]]:
     folders = [Path(folder) for folder in options.data or ()]
     if options.rendered:
         plan = kitti_plan(size, baseline_m=options.baseline)
@@ -193,8 +199,8 @@ def _data(
 
 
 def _read(
-    recordings: list[Recording], options: MonodepthOptions
-) -> tuple[list[Recording], list[str]]:
+    recordings: list[KittiRecording], options: MonodepthOptions
+) -> tuple[list[KittiRecording], list[str]]:
     bar = _bar("checking files")
     return whole(recordings, options.skip_bad, lambda work: bar(work, len(recordings)))
 
@@ -203,7 +209,7 @@ def _bar(text: str) -> Callable[[Iterable, int], Iterable]:
     return lambda work, total: tqdm(work, total=total, desc=text, unit="frame", delay=2)
 
 
-def _refuse_other_rig(pair: Recording, baseline_m: float) -> None:
+def _refuse_other_rig(pair: KittiRecording, baseline_m: float) -> None:
     found = pair.calibration.baseline_m if pair.calibration else None
     if found is not None and abs(found - baseline_m) > _MISFIT * baseline_m:
         raise PenumbraError(

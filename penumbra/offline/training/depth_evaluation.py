@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from penumbra.bundle import DepthSpec
 from penumbra.offline.datasets.camvid import read_image
-from penumbra.offline.datasets.kitti import Recording, read_depth
+from penumbra.offline.datasets.kitti import KittiRecording, read_depth
 from penumbra.offline.metrics.coverage import Coverage
 from penumbra.offline.metrics.depth import DepthErrors, judged_pixels
 from penumbra.offline.training.segmentation import normalised_for
 from penumbra.offline.training.stereo_matching import match_both, median_depth
 from penumbra.propagation import Moments, propagate
 from penumbra.propagation.montecarlo import monte_carlo
-from penumbra.vehicle.geometry import Camera, depth_of
+from penumbra.vehicle.geometry import PinholeCamera, depth_of
 
 # From a uint8 RGB image (H x W x 3) to its disparity and the standard deviation of that (None: not
 # known), both in fractions of the width (H x W).
@@ -64,9 +64,9 @@ def predictor(
     return predict
 
 
-def median_predictor(pairs: Iterable[Recording], scale: DepthSpec) -> Predictor:
+def median_predictor(pairs: Iterable[KittiRecording], scale: DepthSpec) -> Predictor:
     """The same for every image: the median of what matching finds in `pairs`, as disparity."""
-    camera = Camera(scale.focal_per_width, 1)
+    camera = PinholeCamera(scale.focal_per_width, 1)
     depth = median_depth(pairs, camera, scale.baseline_m, scale.max_depth_m)
     disparity = np.float32(scale.focal_per_width * scale.baseline_m) / depth
 
@@ -78,7 +78,7 @@ def median_predictor(pairs: Iterable[Recording], scale: DepthSpec) -> Predictor:
 
 def errors_of(
     predict: Predictor,
-    recordings: list[Recording],
+    recordings: list[KittiRecording],
     scale: DepthSpec,
     progress: Callable = iter,
     coverage: Coverage | None = None,
@@ -104,7 +104,7 @@ def errors_of(
 
 
 def true_depth(
-    recording: Recording, image: np.ndarray, scale: DepthSpec, camera: Camera | None
+    recording: KittiRecording, image: np.ndarray, scale: DepthSpec, camera: PinholeCamera | None
 ) -> np.ndarray:
     """Metres, 0 where unknown."""
     if recording.depth is not None:

@@ -29,7 +29,7 @@ from penumbra.offline.training.distributed import Workers
 from penumbra.offline.training.ema import Average
 from penumbra.offline.training.log import Log
 from penumbra.offline.training.schedule import rate_factor
-from penumbra.offline.training.settings import Settings
+from penumbra.offline.training.settings import TrainingSettings
 
 
 class Task(Protocol):
@@ -58,7 +58,7 @@ class Outcome:
 
 
 def train(
-    task: Task, settings: Settings, folder: Path, provenance: dict[str, Any] | None = None
+    task: Task, settings: TrainingSettings, folder: Path, provenance: dict[str, Any] | None = None
 ) -> Outcome:
     """Train until the last step, no more progress, or a signal; resumes what `folder` holds.
 
@@ -75,7 +75,7 @@ class _Run:
     def __init__(
         self,
         task: Task,
-        settings: Settings,
+        settings: TrainingSettings,
         folder: Path,
         workers: Workers,
         provenance: dict[str, Any],
@@ -250,7 +250,9 @@ class _Run:
 class _Order:
     """The keys `(epoch, index)` of all batches behind the first `seen` items, epochs shuffled."""
 
-    def __init__(self, length: int, settings: Settings, workers: Workers, seen: int) -> None:
+    def __init__(
+        self, length: int, settings: TrainingSettings, workers: Workers, seen: int
+    ) -> None:
         self.length, self.seed, self.seen = length, settings.seed, seen
         self.batch, self.workers = settings.batch, workers
 
@@ -300,7 +302,7 @@ def _half(precision: str, device: torch.device) -> torch.dtype | None:
     return kinds[precision]
 
 
-def _optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
     """Weight decay on convolutions and matrices only: biases and batch norms are left alone."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [

@@ -15,7 +15,7 @@ def option(default: Any, text: str) -> Any:
 
 
 @dataclass
-class Settings:
+class TrainingSettings:
     """How any network is trained."""
 
     optimizer: str = option("adamw", "adamw or sgd")

@@ -13,9 +13,9 @@ import numpy as np
 
 from penumbra.errors import PenumbraError
 from penumbra.offline.datasets.camvid import read_image
-from penumbra.offline.datasets.kitti import Recording
+from penumbra.offline.datasets.kitti import KittiRecording
 from penumbra.offline.training.stereo_losses import UNKNOWN
-from penumbra.vehicle.geometry import Camera
+from penumbra.vehicle.geometry import PinholeCamera
 
 _LARGEST = 0.15  # of the width: 2 m in KITTI
 _BLOCK = 5
@@ -54,8 +54,8 @@ def match_both(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def median_depth(
-    pairs: Iterable[Recording],
-    camera: Camera,
+    pairs: Iterable[KittiRecording],
+    camera: PinholeCamera,
     baseline_m: float,
     most: float,
     size: tuple[int, int] = (375, 1242),

@@ -11,7 +11,7 @@ from rclpy.node import Node
 from penumbra.vehicle.monitor import OodSettings
 from penumbra.vehicle.node.camera import CameraStream
 from penumbra.vehicle.node.diagnostics import CameraDiagnostics
-from penumbra.vehicle.node.engine_supervisor import EngineKeeper, Status
+from penumbra.vehicle.node.engine_supervisor import EngineStatus, EngineSupervisor
 from penumbra.vehicle.node.outputs import Outputs
 from penumbra.vehicle.node.parameters import Values
 from penumbra.vehicle.pipeline import Pipeline
@@ -19,7 +19,7 @@ from penumbra.vehicle.pipeline import Pipeline
 PATIENCE = 1.0  # seconds to wait for threads that have to end
 
 
-class Active:
+class ActiveResources:
     """`start` it once, `stop` it once, also if `start` failed halfway.
 
     `outputs` are by the name of the camera; `live` gives the values of the parameters as they are
@@ -34,7 +34,7 @@ class Active:
         live: Callable[[], Values],
     ) -> None:
         self._live = live
-        self._keeper = EngineKeeper(pipeline, lambda: live()["restart_pause"])
+        self._keeper = EngineSupervisor(pipeline, lambda: live()["restart_pause"])
         self._cameras = [
             CameraStream(node, name, pipeline.bundle, theirs, self._keeper, live)
             for name, theirs in outputs.items()
@@ -42,7 +42,7 @@ class Active:
         self._reports = [CameraDiagnostics(camera) for camera in self._cameras]
 
     @property
-    def engine(self) -> Status:
+    def engine(self) -> EngineStatus:
         """How it is with the engine."""
         return self._keeper.status
 

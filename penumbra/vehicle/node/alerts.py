@@ -37,7 +37,7 @@ def without_thresholds(settings: OodSettings) -> bool:
     return UNKNOWN in (settings.frame_threshold, settings.pixel_threshold)
 
 
-def honest(judgement: Judgement) -> Judgement:
+def without_unknown_thresholds(judgement: Judgement) -> Judgement:
     """Without thresholds no frame can be called OK: it is WARN, and the reason says what to do.
 
     What is no number needs no threshold: that stays as it is.

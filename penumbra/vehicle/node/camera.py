@@ -21,10 +21,10 @@ from penumbra.vehicle import conversions
 from penumbra.vehicle.conversions import ConversionError
 from penumbra.vehicle.monitor import Judgement, Level, Monitor
 from penumbra.vehicle.node import alerts, qos
-from penumbra.vehicle.node.engine_supervisor import EngineKeeper, State
+from penumbra.vehicle.node.engine_supervisor import EngineState, EngineSupervisor
 from penumbra.vehicle.node.frame_counts import Counts, Timings
 from penumbra.vehicle.node.mailbox import Mailbox
-from penumbra.vehicle.node.outputs import Outputs, Seen
+from penumbra.vehicle.node.outputs import Outputs, ProcessedFrame
 from penumbra.vehicle.node.parameters import Values
 from penumbra.vehicle.runners import RunnerError
 from penumbra_msgs.msg import FrameStats
@@ -57,7 +57,7 @@ class CameraStream:
         name: str,
         bundle: Bundle,
         outputs: Outputs,
-        keeper: EngineKeeper,
+        keeper: EngineSupervisor,
         live: Callable[[], Values],
     ) -> None:
         self.name = name
@@ -118,9 +118,9 @@ class CameraStream:
         with self._publishing:
             now, status = time.monotonic(), self._keeper.status
             late: Judgement | None = None
-            if status.state in (State.FAILED, State.GIVEN_UP):
+            if status.state in (EngineState.FAILED, EngineState.GIVEN_UP):
                 late = self.monitor.fail(status.text)
-            elif status.state is State.RUNNING:
+            elif status.state is EngineState.RUNNING:
                 late = self._begin(now)
                 silent = not now - self.counts.last_arrival < self.monitor.settings.stale_after
                 late = self.monitor.check(now, "image" if silent else "result") or late
@@ -269,13 +269,15 @@ class CameraStream:
             if not self._open:
                 return
             self._begin(processed)
-            judgement = alerts.honest(self.monitor.judge(result.judged, processed))
+            judgement = alerts.without_unknown_thresholds(
+                self.monitor.judge(result.judged, processed)
+            )
             judged = time.monotonic()
             self._last_header = message.header
             size = result.uncertainty.shape
             alert = alerts.alert(judgement, message.header, self._bundle, size)
             self._outputs.alerts.publish(alert)  # first: it is the most urgent
-            seen = Seen(
+            seen = ProcessedFrame(
                 bundle=self._bundle,
                 header=message.header,
                 image=image,
@@ -322,7 +324,9 @@ class CameraStream:
         )
         with self._publishing:
             if self._open:
-                message = alerts.alert(alerts.honest(judgement), header, self._bundle, (0, 0))
+                message = alerts.alert(
+                    alerts.without_unknown_thresholds(judgement), header, self._bundle, (0, 0)
+                )
                 self._outputs.alerts.publish(message)
         if judgement.level == Level.STALE:
             self._log.warning(f"STALE: {judgement.reason}", throttle_duration_sec=OFTEN)

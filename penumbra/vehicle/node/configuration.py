@@ -9,8 +9,8 @@ from penumbra.errors import PenumbraError
 from penumbra.options import width_and_height
 from penumbra.share import bundle_folder
 from penumbra.vehicle.node.parameters import Values
-from penumbra.vehicle.pipeline import Config, Pipeline
-from penumbra.vehicle.runners import Settings
+from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
+from penumbra.vehicle.runners import RunnerSettings
 
 
 def verified_bundle(values: Values, task: str) -> Bundle:
@@ -40,14 +40,14 @@ def camera_names(values: Values) -> list[str]:
 def make_pipeline(values: Values, bundle: Bundle) -> Pipeline:
     """Not active yet: that can take as long as building an engine does."""
     cache = values["engine_cache_dir"]
-    settings = Settings(
+    settings = RunnerSettings(
         threads=values["threads"],
         image_size=_image_size(values["image_size"], bundle),
         device=values["device"],
         engine_cache_dir=Path(cache).expanduser() if cache else None,
         workspace_mb=values["workspace_mb"] or None,
     )
-    return Pipeline(bundle, Config(runner=values["runner"], settings=settings))
+    return Pipeline(bundle, PipelineConfig(runner=values["runner"], settings=settings))
 
 
 def _image_size(text: str, bundle: Bundle) -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ from rclpy.node import Node
 from penumbra.vehicle.monitor import Level
 from penumbra.vehicle.node.alerts import without_thresholds
 from penumbra.vehicle.node.camera import CameraStream
-from penumbra.vehicle.node.engine_supervisor import State, Status
+from penumbra.vehicle.node.engine_supervisor import EngineState, EngineStatus
 from penumbra.vehicle.node.parameters import Values
 
 OK, WARN, ERROR, STALE = (
@@ -133,9 +133,11 @@ class CameraDiagnostics:
         return f"{self._camera.name} {what}" if self._camera.name else what
 
 
-def engine_status(status: Status) -> DiagnosticStatus:
+def engine_status(status: EngineStatus) -> DiagnosticStatus:
     """Of the engine that all cameras share."""
-    level = {State.STARTING: WARN, State.RUNNING: OK, State.STOPPED: OK}.get(status.state, ERROR)
+    level = {EngineState.STARTING: WARN, EngineState.RUNNING: OK, EngineState.STOPPED: OK}.get(
+        status.state, ERROR
+    )
     facts = {"state": status.state.value, "progress": status.progress}
     return _status("engine", level, status.text, facts)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from penumbra.errors import PenumbraError
 from penumbra.vehicle.node.engine_build import EngineBuild
-from penumbra.vehicle.pipeline import Camera, Pipeline, Result
+from penumbra.vehicle.pipeline import FrameResult, PinholeCamera, Pipeline
 from penumbra.vehicle.runners import RunnerError
 from penumbra.vehicle.runners.auto import AutoRunner
 from penumbra.vehicle.runners.engine import Engine
@@ -28,7 +28,7 @@ RESTARTS = 3
 STEADY_FRAMES = 10  # so many results in a row, and earlier failures are forgotten
 
 
-class State(Enum):
+class EngineState(Enum):
     """Of the engine."""
 
     STARTING = "starting"
@@ -39,21 +39,21 @@ class State(Enum):
 
 
 @dataclass(frozen=True)
-class Status:
+class EngineStatus:
     """How it is with the engine, for people and for ~/stats."""
 
-    state: State
+    state: EngineState
     text: str
     progress: float  # 0 to 1; NaN where it cannot be told
 
 
-class EngineKeeper:
+class EngineSupervisor:
     """Owns a pipeline from `start` to `stop`; every method may be called from any thread."""
 
     def __init__(self, pipeline: Pipeline, restart_pause: Callable[[], float]) -> None:
         self._pipeline = pipeline
         self._restart_pause = restart_pause
-        self._status = Status(State.STARTING, "starting", 0.0)
+        self._status = EngineStatus(EngineState.STARTING, "starting", 0.0)
         self._change = Condition()  # guards all below and the status
         self._build: EngineBuild | None = None
         self._failures = 0  # in a row
@@ -61,13 +61,13 @@ class EngineKeeper:
         self._thread = Thread(target=self._keep, name="engine", daemon=True)
 
     @property
-    def status(self) -> Status:
+    def status(self) -> EngineStatus:
         return self._status
 
     @property
     def description(self) -> str:
         """What computes, once it runs."""
-        return self._pipeline.runner.description if self.status.state is State.RUNNING else ""
+        return self._pipeline.runner.description if self.status.state is EngineState.RUNNING else ""
 
     @property
     def image_size(self) -> tuple[int | None, int | None]:
@@ -86,7 +86,7 @@ class EngineKeeper:
         when that is done, and releases what it loaded.
         """
         with self._change:
-            self._set(State.STOPPED, "stopped", math.nan)
+            self._set(EngineState.STOPPED, "stopped", math.nan)
             if self._build is not None:
                 self._build.cancel()
         if self._thread.ident is not None:  # it was started
@@ -97,11 +97,14 @@ class EngineKeeper:
         """True as soon as the engine runs, False if it never will again."""
         with self._change:
             self._change.wait_for(
-                lambda: self._status.state in (State.RUNNING, State.GIVEN_UP, State.STOPPED)
+                lambda: (
+                    self._status.state
+                    in (EngineState.RUNNING, EngineState.GIVEN_UP, EngineState.STOPPED)
+                )
             )
-            return self._status.state is State.RUNNING
+            return self._status.state is EngineState.RUNNING
 
-    def process(self, image: np.ndarray, camera: Camera | None) -> Result:
+    def process(self, image: np.ndarray, camera: PinholeCamera | None) -> FrameResult:
         """See one image; RunnerError if the engine failed, and is being started again."""
         try:
             result = self._pipeline.process(image, camera)
@@ -123,16 +126,16 @@ class EngineKeeper:
     def _failed(self, error: Exception) -> None:
         """Note a failure, once for all images that were under way."""
         with self._change:
-            if self._status.state is State.RUNNING:
+            if self._status.state is EngineState.RUNNING:
                 self._failures += 1
                 self._successes = 0
-                self._set(State.FAILED, f"the runner failed: {error}", math.nan)
+                self._set(EngineState.FAILED, f"the runner failed: {error}", math.nan)
 
     def _keep(self) -> None:
         """The thread: start, wait for a failure, pause, start again."""
         while self._start_once():
             with self._change:
-                self._change.wait_for(lambda: self._status.state is not State.RUNNING)
+                self._change.wait_for(lambda: self._status.state is not EngineState.RUNNING)
             self._pipeline.deactivate()
             if not self._may_start_again():
                 break
@@ -152,16 +155,16 @@ class EngineKeeper:
                 reason = error if isinstance(error, PenumbraError) else repr(error)
                 with self._change:
                     self._failures += 1
-                    self._set(State.FAILED, f"the engine does not start: {reason}", math.nan)
+                    self._set(EngineState.FAILED, f"the engine does not start: {reason}", math.nan)
                 if self._may_start_again():
                     continue
                 return False
             with self._change:
-                return self._set(State.RUNNING, self._pipeline.runner.description, 1.0)
+                return self._set(EngineState.RUNNING, self._pipeline.runner.description, 1.0)
 
     def _begin(self, text: str) -> bool:
         with self._change:
-            return self._set(State.STARTING, text, math.nan)
+            return self._set(EngineState.STARTING, text, math.nan)
 
     def _build_missing_engine(self) -> None:
         """In a child; where the runner is to be found, one whose engine fails is out of it."""
@@ -179,14 +182,14 @@ class EngineKeeper:
     def _build_engine(self, needed: Engine) -> None:
         what = f"building the {needed.key.backend} engine for {needed.bundle.name}"
         with self._change:
-            if not self._set(State.STARTING, what, 0.0):
+            if not self._set(EngineState.STARTING, what, 0.0):
                 return
             self._build = build = EngineBuild(needed)
         log.info("%s; this is done once and can take minutes", what)
 
         def progress(fraction: float, phase: str) -> None:
             with self._change:
-                self._set(State.STARTING, f"{what}: {phase}", fraction)
+                self._set(EngineState.STARTING, f"{what}: {phase}", fraction)
 
         try:
             build.run(progress)
@@ -199,23 +202,25 @@ class EngineKeeper:
     def _may_start_again(self) -> bool:
         """After the pause that is due; False if stopped meanwhile, or after the last restart."""
         with self._change:
-            if self._status.state is State.STOPPED:
+            if self._status.state is EngineState.STOPPED:
                 return False
             reason = self._status.text
             if self._failures > RESTARTS:
-                self._set(State.GIVEN_UP, f"{reason}; gave up after {RESTARTS} restarts", math.nan)
+                self._set(
+                    EngineState.GIVEN_UP, f"{reason}; gave up after {RESTARTS} restarts", math.nan
+                )
                 return False
             pause = self._restart_pause() * 2 ** (self._failures - 1)
             which = f"restart {self._failures} of {RESTARTS} in {pause:g} s"
-            self._set(State.FAILED, f"{reason}; {which}", math.nan)
+            self._set(EngineState.FAILED, f"{reason}; {which}", math.nan)
             log.error("%s", self._status.text)
-            self._change.wait_for(lambda: self._status.state is State.STOPPED, pause)
-            return self._status.state is not State.STOPPED
+            self._change.wait_for(lambda: self._status.state is EngineState.STOPPED, pause)
+            return self._status.state is not EngineState.STOPPED
 
-    def _set(self, state: State, text: str, progress: float) -> bool:
+    def _set(self, state: EngineState, text: str, progress: float) -> bool:
         """Change the status, with the lock held; False once it is STOPPED, which is for good."""
-        if self._status.state is not State.STOPPED:
-            self._status = Status(state, text, progress)
+        if self._status.state is not EngineState.STOPPED:
+            self._status = EngineStatus(state, text, progress)
             self._change.notify_all()
-            return state is not State.STOPPED
+            return state is not EngineState.STOPPED
         return False

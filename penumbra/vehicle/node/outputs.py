@@ -26,21 +26,21 @@ from penumbra.vehicle.node import qos
 from penumbra.vehicle.node.alerts import uncertainty_top
 from penumbra.vehicle.node.parameters import Values
 from penumbra.vehicle.node.points import Intrinsics, fill_cloud, point_array
-from penumbra.vehicle.pipeline import Camera, Result
+from penumbra.vehicle.pipeline import FrameResult, PinholeCamera
 from penumbra_msgs.msg import FrameStats, OodAlert
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProcessedFrame:
     """One processed image, and what its outputs are made of."""
 
     bundle: Bundle
     header: Header
     image: np.ndarray  # as the network saw it, in the bundle's channel order
     source_size: tuple[int, int]  # height, width of the image as it came
-    result: Result
+    result: FrameResult
     regions: Sequence[Region]
-    camera: Camera | None
+    camera: PinholeCamera | None
     info: CameraInfo | None
     colour_top: float  # what is judged, at the upper end of the colours
     values: Values
@@ -77,22 +77,22 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputTopic:
     """A topic under the camera's name, the parameter that switches it, and what is sent."""
 
     topic: str
     switch: str | None
-    make: Callable[[Seen], Any]  # None: there is nothing to send of this image
+    make: Callable[[ProcessedFrame], Any]  # None: there is nothing to send of this image
     kind: type = Image
     tasks: tuple[str, ...] = ("segmentation", "depth")
 
 
-def _prediction(seen: Seen) -> Image:
+def _prediction(seen: ProcessedFrame) -> Image:
     encoding = "mono8" if seen.bundle.depth is None else "32FC1"
     return seen.picture(seen.result.prediction, encoding)
 
 
-def _confidence(seen: Seen) -> Image | None:
+def _confidence(seen: ProcessedFrame) -> Image | None:
     """As Nav2's semantic layer takes it: 0 to 255, to the nearest."""
     confidence = seen.result.confidence
     if confidence is None:
@@ -100,7 +100,7 @@ def _confidence(seen: Seen) -> Image | None:
     return seen.picture(cv2.convertScaleAbs(confidence, alpha=255), "mono8")
 
 
-def _prediction_colour(seen: Seen) -> Image:
+def _prediction_colour(seen: ProcessedFrame) -> Image:
     if seen.bundle.depth is None:
         colours = colours.colour_labels(seen.result.prediction, seen.bundle.classes)
     else:
@@ -108,17 +108,17 @@ def _prediction_colour(seen: Seen) -> Image:
     return seen.picture(colours, "rgb8")
 
 
-def _uncertainty_colour(seen: Seen) -> Image:
+def _uncertainty_colour(seen: ProcessedFrame) -> Image:
     top = uncertainty_top(seen.bundle, seen.colour_top)
     return seen.picture(colours.colour_uncertainty(seen.result.uncertainty, top), "rgb8")
 
 
-def _overlay(seen: Seen) -> Image:
+def _overlay(seen: ProcessedFrame) -> Image:
     blended = colours.overlay(seen.rgb, seen.result.judged, seen.colour_top, seen.regions)
     return seen.picture(blended, "rgb8")
 
 
-def _points(seen: Seen) -> PointCloud2:
+def _points(seen: ProcessedFrame) -> PointCloud2:
     points = point_array(
         seen.result.prediction,
         seen.result.uncertainty,
@@ -131,21 +131,23 @@ def _points(seen: Seen) -> PointCloud2:
 
 DEPTH = ("depth",)
 OUTPUTS = (
-    Output("prediction", "prediction", _prediction),
-    Output("uncertainty", "uncertainty", lambda s: s.picture(s.result.uncertainty, "32FC1")),
-    Output("confidence", "confidence", _confidence),
-    Output("disparity", "disparity", lambda s: s.picture(s.result.disparity, "32FC1"), tasks=DEPTH),
-    Output(
+    OutputTopic("prediction", "prediction", _prediction),
+    OutputTopic("uncertainty", "uncertainty", lambda s: s.picture(s.result.uncertainty, "32FC1")),
+    OutputTopic("confidence", "confidence", _confidence),
+    OutputTopic(
+        "disparity", "disparity", lambda s: s.picture(s.result.disparity, "32FC1"), tasks=DEPTH
+    ),
+    OutputTopic(
         "disparity/std",
         "disparity",
         lambda s: s.picture(s.result.disparity_std, "32FC1"),
         tasks=DEPTH,
     ),
-    Output("points", "points", _points, PointCloud2, DEPTH),
-    Output("camera_info", None, lambda s: s.scaled_info, CameraInfo),
-    Output("prediction/color", "color", _prediction_colour),
-    Output("uncertainty/color", "color", _uncertainty_colour),
-    Output("overlay", "overlay", _overlay),
+    OutputTopic("points", "points", _points, PointCloud2, DEPTH),
+    OutputTopic("camera_info", None, lambda s: s.scaled_info, CameraInfo),
+    OutputTopic("prediction/color", "color", _prediction_colour),
+    OutputTopic("uncertainty/color", "color", _uncertainty_colour),
+    OutputTopic("overlay", "overlay", _overlay),
 )
 
 
@@ -156,7 +158,7 @@ class Outputs:
         self._node = node
         prefix = f"~/{camera}/" if camera else "~/"
         images = qos.profile(values, "output")
-        self._images: list[tuple[Output, Publisher]] = [
+        self._images: list[tuple[OutputTopic, Publisher]] = [
             (output, node.create_publisher(output.kind, prefix + output.topic, images))
             for output in OUTPUTS
             if task in output.tasks
@@ -164,7 +166,7 @@ class Outputs:
         self.alerts = node.create_publisher(OodAlert, f"{prefix}ood", qos.LATCHED)
         self.stats = node.create_publisher(FrameStats, f"{prefix}stats", qos.EVERY_ONE)
 
-    def publish(self, seen: Seen) -> None:
+    def publish(self, seen: ProcessedFrame) -> None:
         """Everything of one image that somebody wants."""
         for output, publisher in self._images:
             wanted = output.switch is None or seen.values[f"outputs.{output.switch}"]

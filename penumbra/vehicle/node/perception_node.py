@@ -23,11 +23,11 @@ from rclpy.publisher import Publisher
 
 from penumbra.errors import PenumbraError
 from penumbra.vehicle.node import alerts, parameters
-from penumbra.vehicle.node.active_resources import Active
+from penumbra.vehicle.node.active_resources import ActiveResources
 from penumbra.vehicle.node.allocator import keep_memory
 from penumbra.vehicle.node.configuration import camera_names, make_pipeline, verified_bundle
 from penumbra.vehicle.node.diagnostics import diagnostic_array, engine_status
-from penumbra.vehicle.node.engine_supervisor import State, Status
+from penumbra.vehicle.node.engine_supervisor import EngineState, EngineStatus
 from penumbra.vehicle.node.labels import PARAMETER as LABEL_NAMES
 from penumbra.vehicle.node.labels import LabelNames
 from penumbra.vehicle.node.lifecycle import refuse_unknown_transitions
@@ -41,8 +41,8 @@ SUCCESS, FAILURE, ERROR = (
     TransitionCallbackReturn.FAILURE,
     TransitionCallbackReturn.ERROR,
 )
-UNCONFIGURED = Status(State.STOPPED, "not configured", math.nan)
-INACTIVE = Status(State.STOPPED, "not active", math.nan)
+UNCONFIGURED = EngineStatus(EngineState.STOPPED, "not configured", math.nan)
+INACTIVE = EngineStatus(EngineState.STOPPED, "not active", math.nan)
 TICK = 0.1  # seconds between two looks at whether something is late
 
 
@@ -58,7 +58,7 @@ class PerceptionNode(LifecycleNode):
         self._pipeline: Pipeline | None = None
         self._outputs: dict[str, Outputs] = {}  # by the name of the camera
         self._labels: LabelNames | None = None
-        self._active: Active | None = None
+        self._active: ActiveResources | None = None
         self._engine_status = UNCONFIGURED
         self._diagnostics: Publisher = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self.add_on_set_parameters_callback(self._check_parameters)
@@ -87,7 +87,7 @@ class PerceptionNode(LifecycleNode):
         return result
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        given_up = self._active is not None and self._active.engine.state is State.GIVEN_UP
+        given_up = self._active is not None and self._active.engine.state is EngineState.GIVEN_UP
         self._deactivate("the node was deactivated")
         return ERROR if given_up else SUCCESS
 
@@ -130,7 +130,7 @@ class PerceptionNode(LifecycleNode):
     def _activate(self) -> None:
         # A pipeline of its own each time: an earlier one may still be loading its model.
         self._pipeline = make_pipeline(self._values, self._pipeline.bundle)
-        self._active = Active(self, self._pipeline, self._outputs, lambda: self._values)
+        self._active = ActiveResources(self, self._pipeline, self._outputs, lambda: self._values)
         self._engine_status = self._active.engine
         self._active.start()
 
@@ -138,7 +138,7 @@ class PerceptionNode(LifecycleNode):
         if self._active is not None:
             self._active.stop(reason)
         self._active = None
-        if self._engine_status.state is not State.GIVEN_UP:
+        if self._engine_status.state is not EngineState.GIVEN_UP:
             self._engine_status = INACTIVE
 
     def _release(self) -> None:
@@ -171,7 +171,7 @@ class PerceptionNode(LifecycleNode):
                 f"engine: {self._engine_status.state.value}: {self._engine_status.text}"
             )
         self._active.tick()
-        if self._engine_status.state is State.GIVEN_UP:
+        if self._engine_status.state is EngineState.GIVEN_UP:
             self.get_logger().error("to the error state: configure the node again when mended")
             self.trigger_deactivate()  # `on_deactivate` makes it an error
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
-from penumbra.vehicle.runners.base import Runner, RunnerError, Settings
+from penumbra.vehicle.runners.base import Runner, RunnerError, RunnerSettings
 
-__all__ = ["AUTO", "RUNNERS", "Runner", "RunnerError", "Settings", "create", "runner_class"]
+__all__ = ["AUTO", "RUNNERS", "Runner", "RunnerError", "RunnerSettings", "create", "runner_class"]
 
 AUTO = "auto"
 # Module and class of each runner, fastest first: the order in which `auto` tries them.
@@ -31,11 +31,11 @@ def create(
     name: str,
     bundle: Bundle,
     outputs: Sequence[str] | None = None,
-    settings: Settings | None = None,
+    settings: RunnerSettings | None = None,
     **changes: Any,
 ) -> Runner:
-    """The runner `name`, or `auto` for the best that works; `changes` are single `Settings`."""
-    settings = replace(settings or Settings(), **changes)
+    """The runner `name`, or `auto` for the best that works; `changes` override `settings`."""
+    settings = replace(settings or RunnerSettings(), **changes)
     return runner_class(name)(bundle, outputs, settings)
 
 

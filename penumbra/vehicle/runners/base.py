@@ -32,7 +32,7 @@ class RunnerError(PenumbraError):
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunnerSettings:
     """How to run a bundle; each runner reads what concerns it."""
 
     threads: int = 0  # of a CPU runner; 0: one per physical core
@@ -68,10 +68,10 @@ class Runner(ABC):
         self,
         bundle: Bundle,
         outputs: Sequence[str] | None = None,
-        settings: Settings | None = None,
+        settings: RunnerSettings | None = None,
     ) -> None:
         self.bundle = bundle
-        self.settings = settings or Settings()
+        self.settings = settings or RunnerSettings()
         self.outputs: list[OutputSpec] = _wanted(bundle, outputs)
         self._lanes: list[Lane] = []
         self._idle: list[Lane] = []
@@ -79,7 +79,7 @@ class Runner(ABC):
         self._switching = Lock()  # held by whoever activates or deactivates
 
     @classmethod
-    def obstacle(cls, settings: Settings) -> str | None:
+    def obstacle(cls, settings: RunnerSettings) -> str | None:
         """Why this runner cannot work on this machine, found out quickly; None if nothing is known.
 
         None is no promise: `activate` may still fail.

@@ -22,7 +22,7 @@ from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
 from penumbra.files import cache_folder, write_atomically
 from penumbra.vehicle.runners import compiler
-from penumbra.vehicle.runners.base import Progress, Settings
+from penumbra.vehicle.runners.base import Progress, RunnerSettings
 from penumbra.vehicle.runners.cuda import Cuda
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class Engine:
 def find(
     bundle: Bundle,
     backend: str,
-    settings: Settings | None = None,
+    settings: RunnerSettings | None = None,
     capability: str | None = None,
     cuda: Cuda | None = None,
 ) -> Engine:
@@ -127,7 +127,7 @@ def find(
 
     It may not have been built yet: see `Engine.built` and `Engine.build`.
     """
-    settings = settings or Settings()
+    settings = settings or RunnerSettings()
     module = compiler.load_backend(backend)
     gpu = None
     if backend == compiler.TENSORRT or capability is None:
@@ -155,7 +155,7 @@ def find(
     return Engine(bundle, key, folder, settings.workspace_mb)
 
 
-def _size(bundle: Bundle, settings: Settings) -> tuple[int, int]:
+def _size(bundle: Bundle, settings: RunnerSettings) -> tuple[int, int]:
     """The one height and width that the engine is for."""
     fixed = (bundle.input.height, bundle.input.width)
     wanted = settings.image_size or fixed

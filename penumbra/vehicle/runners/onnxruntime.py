@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from penumbra.vehicle.runners.base import Lane, Runner, RunnerError, Settings
+from penumbra.vehicle.runners.base import Lane, Runner, RunnerError, RunnerSettings
 from penumbra.vehicle.runners.pruning import prune
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ class OnnxRuntimeRunner(Runner):
     name = "onnxruntime"
 
     @classmethod
-    def obstacle(cls, settings: Settings) -> str | None:
+    def obstacle(cls, settings: RunnerSettings) -> str | None:
         """Only that it is not installed."""
         try:
             _module()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from penumbra.vehicle.runners.base import Lane, Runner, RunnerError, Settings
+from penumbra.vehicle.runners.base import Lane, Runner, RunnerError, RunnerSettings
 
 _TOOLS = "openvino.tools.ovc"
 
@@ -19,7 +19,7 @@ class OpenVinoRunner(Runner):
     name = "openvino"
 
     @classmethod
-    def obstacle(cls, settings: Settings) -> str | None:
+    def obstacle(cls, settings: RunnerSettings) -> str | None:
         """Only that it is not installed."""
         try:
             _module()

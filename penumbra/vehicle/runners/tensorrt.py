@@ -18,7 +18,7 @@ import numpy as np
 
 from penumbra.errors import PenumbraError
 from penumbra.vehicle.runners import compiler, engine
-from penumbra.vehicle.runners.base import Lane, Runner, RunnerError, Settings
+from penumbra.vehicle.runners.base import Lane, Runner, RunnerError, RunnerSettings
 from penumbra.vehicle.runners.cuda import Cuda
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class TensorRTRunner(Runner):
     name = compiler.TENSORRT
 
     @classmethod
-    def obstacle(cls, settings: Settings) -> str | None:
+    def obstacle(cls, settings: RunnerSettings) -> str | None:
         """No driver, no GPU, or no TensorRT."""
         try:
             Cuda(settings.device)

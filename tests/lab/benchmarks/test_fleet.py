@@ -13,7 +13,7 @@ import tiny_bundles
 
 from penumbra.cli.main import main
 from penumbra.lab.benchmarks import fleet
-from penumbra.verification.fleet import Result
+from penumbra.verification.fleet import BagResult
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def caches(monkeypatch):
             for number, job in enumerate(jobs):
                 assert job.settings.threads == 1
                 start = 100 + 10 * (number // workers) + number % workers
-                yield job, Result({}, started=start, ended=start + 10)
+                yield job, BagResult({}, started=start, ended=start + 10)
 
         return execute
 
@@ -52,7 +52,7 @@ def test_time_is_from_the_first_start_to_the_last_end(caches, tmp_path, monkeypa
 
 def test_a_bag_that_fails_is_no_measurement(tmp_path, monkeypatch, capsys):
     def failing(**_):
-        return lambda jobs: ((job, Result(error="no node")) for job in jobs)
+        return lambda jobs: ((job, BagResult(error="no node")) for job in jobs)
 
     monkeypatch.setattr(fleet, "on_ray", failing)
     bundle = tiny_bundles.segmentation(tmp_path / "bundle").path

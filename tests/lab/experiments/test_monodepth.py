@@ -66,7 +66,7 @@ def test_propagated_disparity_is_what_sampling_approaches(small, small_data):
 
 
 def frame_of(truth):
-    return depth.Frame("toy", np.zeros((*truth.shape, 3), np.uint8), truth, None)
+    return depth.DepthFrame("toy", np.zeros((*truth.shape, 3), np.uint8), truth, None)
 
 
 @pytest.fixture

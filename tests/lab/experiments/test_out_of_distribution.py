@@ -19,8 +19,8 @@ from penumbra.lab.experiments.distribution_shift.maps import (
     OURS,
     SAMPLED,
     Maps,
-    Network,
     Picture,
+    SampledNetwork,
 )
 from penumbra.lab.experiments.out_of_distribution import CLEAN, draw, holds, measure, table
 from penumbra.lab.experiments.reporting import Setting
@@ -222,7 +222,7 @@ def test_maps_are_those_of_the_bundle_and_of_independent_samples(small, place):
     name = str(place / "fewer-bundle")
     image = street(HEIGHT, WIDTH, 5)
     labels = np.tile(np.arange(VOID + 1, dtype=np.uint8), (HEIGHT, WIDTH))[:, :WIDTH]
-    network = Network(name, few=8, many=10, seed=3)
+    network = SampledNetwork(name, few=8, many=10, seed=3)
     maps = network.of(Picture(image, labels))
     bundle = network.bundle
     model = load_model(bundle.weights_file)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from penumbra.errors import PenumbraError
-from penumbra.offline.export.frame import Frame, Output
+from penumbra.offline.export.frame import FrameModule, OutputEntry
 from penumbra.offline.export.graph import to_onnx
 from penumbra.offline.export.operators import refuse_unsupported, supported_operators
 from penumbra.propagation import propagate
@@ -76,8 +76,8 @@ class Odd(nn.Module):
         return (x.to(torch.int32) & 3).to(torch.float32)
 
 
-class OddFrame(Frame):
-    OUTPUTS = (Output("out", "float32", False, "a sum", "one"),)
+class OddFrame(FrameModule):
+    OUTPUTS = (OutputEntry("out", "float32", False, "a sum", "one"),)
 
     def outputs(self, result, image):
         return (result.mean.sum() + result.variance.sum(),)

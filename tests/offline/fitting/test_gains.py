@@ -17,13 +17,13 @@ from penumbra.errors import PenumbraError
 from penumbra.offline.export import ExportOptions, export_bundle
 from penumbra.offline.export.frame import Scores
 from penumbra.offline.export.walk import walk_of, walk_of_bundle, walk_of_checkpoint
-from penumbra.offline.fitting.gains import Options, calibrate
+from penumbra.offline.fitting.gains import GainFitOptions, fit_network_gains
 from penumbra.offline.gains_file import GAINS, VARIANCES, load_gains, save_gains
 from penumbra.offline.models import load_model, save_model
 from penumbra.offline.models.segnet import normalise
 from penumbra.propagation import propagate
 
-QUICK = Options(views=8, samples=12, steps=40, size=(64, 96))
+QUICK = GainFitOptions(views=8, samples=12, steps=40, size=(64, 96))
 SIZE = {"height": 64, "width": 96}
 
 
@@ -32,7 +32,7 @@ def checkpoint(tmp_path_factory):
     """A network with dropout everywhere, calibrated on pictures of noise."""
     folder = tmp_path_factory.mktemp("calibrated")
     save_model(network("encdec"), folder)
-    gains, facts = calibrate(folder, [street(96, 128, seed) for seed in range(4)], QUICK)
+    gains, facts = fit_network_gains(folder, [street(96, 128, seed) for seed in range(4)], QUICK)
     save_gains(folder, gains, facts)
     return folder
 
@@ -124,8 +124,8 @@ def test_a_checkpoint_is_offered_at_both_points(checkpoint, tmp_path):
     save_model(load_model(checkpoint), tmp_path / "run")
     for how in VARIANCES:
         pictures = [street(96, 128, seed) for seed in range(2)]
-        options = Options(views=3, samples=4, steps=10, size=(64, 96), variance=how)
-        save_gains(tmp_path / "run", *calibrate(tmp_path / "run", pictures, options))
+        options = GainFitOptions(views=3, samples=4, steps=10, size=(64, 96), variance=how)
+        save_gains(tmp_path / "run", *fit_network_gains(tmp_path / "run", pictures, options))
     image, costs = street(64, 96, seed=9), []
     for how, told in (("truthful", "calibrated"), ("fast", "calibrated, fast")):
         options = ExportOptions(**SIZE, variance=how)
@@ -151,7 +151,13 @@ def test_from_the_command_line(tmp_path, capsys):
     (tmp_path / "pictures").mkdir()
     for number in range(2):
         cv2.imwrite(str(tmp_path / "pictures" / f"{number}.png"), street(200, 260, number))
-    words = ["calibrate", str(tmp_path / "run"), "--images", str(tmp_path / "pictures"), "--json"]
+    words = [
+        "fit_network_gains",
+        str(tmp_path / "run"),
+        "--images",
+        str(tmp_path / "pictures"),
+        "--json",
+    ]
     assert main([*words, "--views", "2", "--samples", "2", "--steps", "10"]) == 0
     told = json.loads(capsys.readouterr().out)
     _, facts = load_gains(tmp_path / "run")
@@ -165,7 +171,7 @@ def test_a_bundle_is_exported_again(tmp_path, capsys):
     before = export_bundle(tmp_path / "run", tmp_path / "bundle", ExportOptions(**SIZE))
     (tmp_path / "pictures").mkdir()
     cv2.imwrite(str(tmp_path / "pictures" / "0.png"), street(200, 260))
-    words = ["calibrate", str(before.path), "--images", str(tmp_path / "pictures")]
+    words = ["fit_network_gains", str(before.path), "--images", str(tmp_path / "pictures")]
     words += ["--views", "2", "--samples", "2", "--steps", "10", "--size", "128x96"]
     assert main([*words, "--scales", "1,1.2"]) == 0
     first = load_bundle(tmp_path / "bundle")
@@ -189,7 +195,7 @@ def test_a_bundle_stays_as_it_was_where_the_export_fails(tmp_path, monkeypatch, 
         raise PenumbraError("no space left")
 
     monkeypatch.setattr("penumbra.offline.export.export_bundle", fails)
-    words = ["calibrate", str(before.path), "--images", str(tmp_path / "pictures")]
+    words = ["fit_network_gains", str(before.path), "--images", str(tmp_path / "pictures")]
     assert (
         main([*words, "--views", "2", "--samples", "2", "--steps", "10", "--size", "128x96"]) != 0
     )
@@ -204,7 +210,7 @@ def test_it_goes_on_with_the_gains_that_are_there(checkpoint, tmp_path, capsys):
     earlier = load_gains(checkpoint)
     (tmp_path / "pictures").mkdir()
     cv2.imwrite(str(tmp_path / "pictures" / "0.png"), street(200, 260))
-    words = ["calibrate", str(tmp_path / "run"), "--images", str(tmp_path / "pictures")]
+    words = ["fit_network_gains", str(tmp_path / "run"), "--images", str(tmp_path / "pictures")]
     words += ["--views", "2", "--samples", "4", "--steps", "10", "--strange", "1", "--go-on"]
     assert main(words) != 0
     assert "run has no calibration to go on with" in capsys.readouterr().err
@@ -226,24 +232,24 @@ def test_a_broken_calibration_is_named(tmp_path):
 
 
 def test_mistakes_are_told_before_any_work(tmp_path, capsys):
-    words = ["calibrate", str(tmp_path), "--images", str(tmp_path / "nowhere")]
+    words = ["fit_network_gains", str(tmp_path), "--images", str(tmp_path / "nowhere")]
     assert main(words) != 0
     assert "nowhere: give one with pictures" in capsys.readouterr().err
     with pytest.raises(PenumbraError, match="at least 2, 2 and 10"):
-        Options(samples=1)
+        GainFitOptions(samples=1)
     with pytest.raises(PenumbraError, match="--strange is 1.5: give a share"):
-        Options(strange=1.5)
+        GainFitOptions(strange=1.5)
     with pytest.raises(PenumbraError, match="--size is 64x16: give 32x32"):
-        Options(size=(16, 64))
+        GainFitOptions(size=(16, 64))
     with pytest.raises(PenumbraError, match="--scales is .*LEAST,MOST"):
-        Options(scales=(1.2, 0.8))
+        GainFitOptions(scales=(1.2, 0.8))
     words[-1] = str(tmp_path)
     assert main([*words, "--size", "64"]) == 2
     assert "--size '64': write it as WIDTHxHEIGHT" in capsys.readouterr().err
     for rate in (0.0, -1.0, float("nan")):
         with pytest.raises(PenumbraError, match="--rate is .*above 0"):
-            Options(rate=rate)
+            GainFitOptions(rate=rate)
     with pytest.raises(PenumbraError, match="fitted with relu='jacobian', not 'moment'"):
-        calibrate(tmp_path, [street(96, 128)], QUICK, start=({}, {"relu": "jacobian"}))
+        fit_network_gains(tmp_path, [street(96, 128)], QUICK, start=({}, {"relu": "jacobian"}))
     with pytest.raises(PenumbraError, match="no pictures"):
-        calibrate(tmp_path, [], QUICK)
+        fit_network_gains(tmp_path, [], QUICK)

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from penumbra.offline.metrics.agreement import (
-    Calibration,
-    Likeness,
+    Sparsification,
+    StdAgreement,
     attainable,
     by_quantile,
     relative_error,
@@ -34,7 +34,7 @@ def sampled(std, count, random):
 def test_of_maps_that_are_known():
     reference, found = np.array([1.0, 3.0]), np.array([2.0, 3.0])
     assert relative_error(found, reference) == pytest.approx(0.25)
-    likeness = Likeness.of(found, reference, (reference, reference))
+    likeness = StdAgreement.of(found, reference, (reference, reference))
     assert likeness.std_ratio == pytest.approx(5 / 4)
     assert likeness.variance_ratio == pytest.approx(13 / 10)
     assert likeness.variance_relative_error == pytest.approx(3 / 10)
@@ -58,7 +58,7 @@ def test_a_perfect_map_is_off_by_just_the_noise(count, random):
     """
     truth = random.uniform(0.5, 2.0, (SIDE, SIDE))
     reference, halves = sampled(truth, count, random)
-    likeness = Likeness.of(truth, reference, halves)
+    likeness = StdAgreement.of(truth, reference, halves)
     assert likeness.std_relative_error_noise == pytest.approx(likeness.std_relative_error, rel=0.05)
     assert likeness.variance_relative_error_noise == pytest.approx(
         likeness.variance_relative_error, rel=0.1
@@ -90,11 +90,11 @@ def test_quantiles_hold_all_pixels(random):
 
 def test_uncertainty_that_is_the_error_has_nothing_to_gain(random):
     error = random.random(2000)
-    perfect, chance = Calibration.of(error, error), Calibration.of(error, random.random(2000))
+    perfect, chance = Sparsification.of(error, error), Sparsification.of(error, random.random(2000))
     assert perfect.ause == 0
     assert perfect.aurg > 0.2
     # The mean of those left varies by 0.29 / sqrt(left): at most 0.05, for the last 40.
     assert abs(chance.aurg) < 0.02
     assert chance.ause > 0.2
-    both = Calibration.mean([perfect, chance])
+    both = Sparsification.mean([perfect, chance])
     assert both.ause == pytest.approx((perfect.ause + chance.ause) / 2)

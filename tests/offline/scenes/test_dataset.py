@@ -13,9 +13,9 @@ from penumbra.errors import PenumbraError
 from penumbra.offline.datasets.camvid import load_camvid
 from penumbra.offline.datasets.kitti import find_pairs, read_depth
 from penumbra.offline.scenes import Camera, render, street
-from penumbra.offline.scenes.dataset import Plan, kitti_plan, write_scenes
+from penumbra.offline.scenes.dataset import RenderingPlan, kitti_plan, write_scenes
 
-SMALL = Plan("stereo", 96, 32)
+SMALL = RenderingPlan("stereo", 96, 32)
 
 
 def content(folder) -> dict[str, bytes]:
@@ -68,7 +68,7 @@ def test_stereo_layout_has_exact_depth_and_its_calibration(tmp_path):
 
 def test_other_seeds_are_other_streets(tmp_path):
     for seed in (0, 1):
-        write_scenes(Plan("stereo", 96, 32, seed), 1, tmp_path / str(seed), workers=1)
+        write_scenes(RenderingPlan("stereo", 96, 32, seed), 1, tmp_path / str(seed), workers=1)
     one, two = (cv2.imread(str(tmp_path / str(seed) / "left" / "000000.png")) for seed in (0, 1))
     assert not np.array_equal(one, two)
 
@@ -76,7 +76,7 @@ def test_other_seeds_are_other_streets(tmp_path):
 def test_a_folder_with_something_else_is_left_alone(tmp_path):
     write_scenes(SMALL, 1, tmp_path / "s", workers=1)
     with pytest.raises(PenumbraError, match=r"holds other scenes \(layout stereo, width 96"):
-        write_scenes(Plan("stereo", 96, 32, seed=4), 1, tmp_path / "s")
+        write_scenes(RenderingPlan("stereo", 96, 32, seed=4), 1, tmp_path / "s")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(PenumbraError, match="not empty"):

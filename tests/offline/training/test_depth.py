@@ -13,12 +13,12 @@ import torch
 from penumbra.bundle import DepthSpec
 from penumbra.cli.main import main
 from penumbra.offline.datasets.camvid import read_image
-from penumbra.offline.datasets.kitti import Recording, find_measured, find_pairs, read_depth
+from penumbra.offline.datasets.kitti import KittiRecording, find_measured, find_pairs, read_depth
 from penumbra.offline.metrics.coverage import Coverage
 from penumbra.offline.metrics.depth import DepthErrors, judged_pixels
 from penumbra.offline.models import load_model, save_model
 from penumbra.offline.models.monodepth import Monodepth
-from penumbra.offline.scenes.dataset import Plan, write_scenes
+from penumbra.offline.scenes.dataset import RenderingPlan, write_scenes
 from penumbra.offline.training.depth import StereoViews, disparity_of
 from penumbra.offline.training.depth_evaluation import errors_of, predictor
 from penumbra.offline.training.state import load_state
@@ -31,7 +31,7 @@ SCALE = DepthSpec(baseline_m=0.54, focal_per_width=721.5 / 1242, max_depth_m=80.
 @pytest.fixture(scope="module")
 def street_pairs(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("streets") / "stereo"
-    write_scenes(Plan("stereo", 384, 116), 10, folder, workers=2)
+    write_scenes(RenderingPlan("stereo", 384, 116), 10, folder, workers=2)
     return folder
 
 
@@ -104,10 +104,10 @@ def test_median_depth_is_taken_pixel_by_pixel(tmp_path):
         wall = cv2.GaussianBlur(random.integers(0, 256, (64, 260), dtype=np.uint8), (3, 3), 0)
         for name, start in (("left", 0), ("right", shift)):
             cv2.imwrite(str(tmp_path / f"{name}{shift}.png"), wall[:, start : start + 200])
-        pairs.append(Recording(tmp_path / f"left{shift}.png", tmp_path / f"right{shift}.png"))
-    from penumbra.vehicle.geometry import Camera
+        pairs.append(KittiRecording(tmp_path / f"left{shift}.png", tmp_path / f"right{shift}.png"))
+    from penumbra.vehicle.geometry import PinholeCamera
 
-    found = median_depth(pairs, Camera(100.0, 200), 0.5, most=80.0, size=(64, 200))
+    found = median_depth(pairs, PinholeCamera(100.0, 200), 0.5, most=80.0, size=(64, 200))
     expected = 100 * 0.5 / 10
     assert np.mean(np.abs(found[:, 20:-5] / expected - 1) < 0.03) > 0.9
     assert np.isfinite(found).all()
@@ -357,7 +357,7 @@ def test_the_vehicle_sees_what_was_evaluated(street_pairs, tmp_path):
     """The exported bundle, run by the pipeline, against the propagated prediction in PyTorch."""
     from penumbra.offline.export import ExportOptions, export_bundle
     from penumbra.vehicle.geometry import depth_of
-    from penumbra.vehicle.pipeline import Config, Pipeline
+    from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 
     torch.manual_seed(0)
     model = Monodepth(width=1 / 32, size=(128, 384)).eval()
@@ -367,7 +367,7 @@ def test_the_vehicle_sees_what_was_evaluated(street_pairs, tmp_path):
     recording = find_measured(street_pairs)[0]
     image, camera = read_image(recording.left), recording.calibration.camera
     expected, std = predictor(model, "propagated")(image)
-    with Pipeline(bundle, Config(runner="onnxruntime")) as pipeline:
+    with Pipeline(bundle, PipelineConfig(runner="onnxruntime")) as pipeline:
         result = pipeline.process(image, camera)
     # float32 through some 30 layers
     np.testing.assert_allclose(result.disparity, expected, rtol=1e-4)

@@ -21,7 +21,7 @@ from penumbra.errors import PenumbraError
 from penumbra.offline.models import load_model, read_header, save_model
 from penumbra.offline.models.segnet import SegNet
 from penumbra.offline.training.loop import train
-from penumbra.offline.training.settings import Settings
+from penumbra.offline.training.settings import TrainingSettings
 from penumbra.offline.training.state import load_state
 
 TINY = "--width 0.0625 --dropout-rate 0.2 --crop 64x32 --batch 4 --warmup 3 --threads 1 --rate 3e-3"
@@ -256,14 +256,16 @@ def linear_is_known(monkeypatch):
 
 def test_early_stopping_waits_its_patience(tmp_path, linear_is_known):
     task = LineTask([0.1, 0.3, 0.2, 0.25, 0.29, 0.9])
-    settings = Settings(batch=4, validate_every=2, patience=3, log_every=2)
+    settings = TrainingSettings(batch=4, validate_every=2, patience=3, log_every=2)
     outcome = train(task, settings, tmp_path)
     # Best at the second validation (step 4); three more without a better one: step 10.
     assert (outcome.step, outcome.reason, outcome.best) == (10, "no progress", 0.3)
 
 
 def test_a_loss_that_is_not_finite_is_an_error(tmp_path, linear_is_known):
-    settings = Settings(optimizer="sgd", rate=1e30, batch=4, warmup=0, log_every=1, steps=20)
+    settings = TrainingSettings(
+        optimizer="sgd", rate=1e30, batch=4, warmup=0, log_every=1, steps=20
+    )
     with pytest.raises(PenumbraError, match="lower the learning rate"):
         train(LineTask(), settings, tmp_path)
 
@@ -272,7 +274,7 @@ def test_a_loss_that_is_not_finite_is_an_error(tmp_path, linear_is_known):
 def test_it_learns_and_its_annealed_average_is_the_solution(
     tmp_path, linear_is_known, optimizer, rate
 ):
-    settings = Settings(
+    settings = TrainingSettings(
         optimizer, rate, 0.0, batch=8, warmup=5, steps=400, decay_steps=200, average=0.9
     )
     train(LineTask(), settings, tmp_path)
@@ -289,11 +291,11 @@ def test_settings_may_change_on_the_way_and_the_data_go_on_where_they_were(
     tmp_path, linear_is_known
 ):
     common = {"optimizer": "sgd", "rate": 0.1, "warmup": 0, "decay_steps": 0}
-    train(LineTask(), Settings(batch=4, steps=3, weight_decay=0.0, **common), tmp_path)
+    train(LineTask(), TrainingSettings(batch=4, steps=3, weight_decay=0.0, **common), tmp_path)
     before = load_state(tmp_path)
     task, seen = LineTask(), []
     task.loss = lambda model, batch: (seen.append(batch[0]), 0 * model(batch[0]).sum())[1]
-    train(task, Settings(batch=2, steps=4, weight_decay=0.5, **common), tmp_path)
+    train(task, TrainingSettings(batch=2, steps=4, weight_decay=0.5, **common), tmp_path)
     after = load_state(tmp_path)
     assert (before["seen"], after["seen"]) == (12, 14)
     keys = [(1, int(i)) for i in np.random.default_rng((0, 1)).permutation(12)[:2]]
@@ -308,14 +310,14 @@ def test_settings_may_change_on_the_way_and_the_data_go_on_where_they_were(
 
 
 def test_another_optimizer_cannot_take_over(tmp_path, linear_is_known):
-    train(LineTask(), Settings(steps=1), tmp_path)
+    train(LineTask(), TrainingSettings(steps=1), tmp_path)
     with pytest.raises(PenumbraError, match="another network or optimizer"):
-        train(LineTask(), Settings(steps=2, optimizer="sgd"), tmp_path)
+        train(LineTask(), TrainingSettings(steps=2, optimizer="sgd"), tmp_path)
 
 
 def test_an_unknown_optimizer_is_named(tmp_path):
     with pytest.raises(PenumbraError, match="'lion': adamw or sgd"):
-        train(LineTask(), Settings(optimizer="lion"), tmp_path)
+        train(LineTask(), TrainingSettings(optimizer="lion"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -332,14 +334,14 @@ def test_mixed_precision_computes_in_half_and_keeps_weights_whole(
         return nn.functional.mse_loss(out.float(), batch[1])
 
     task.loss = loss
-    train(task, Settings(precision=precision, steps=2, batch=4), tmp_path)
+    train(task, TrainingSettings(precision=precision, steps=2, batch=4), tmp_path)
     assert seen == {computed}
     assert load_state(tmp_path)["model"]["linear.weight"].dtype == torch.float32
 
 
 def test_an_unknown_precision_is_named(tmp_path):
     with pytest.raises(PenumbraError, match="'int4': auto, fp32, fp16, bf16"):
-        train(LineTask(), Settings(precision="int4"), tmp_path)
+        train(LineTask(), TrainingSettings(precision="int4"), tmp_path)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -347,14 +349,17 @@ def test_every_epoch_sees_every_item_once_with_any_number_of_workers(tmp_path, w
     from penumbra.offline.training.distributed import Workers
     from penumbra.offline.training.loop import _Order
 
-    order = iter(_Order(12, Settings(batch=5), Workers(), seen=0))
+    order = iter(_Order(12, TrainingSettings(batch=5), Workers(), seen=0))
     keys = [key for _ in range(12) for key in next(order)]
     for epoch in range(5):
         part = keys[epoch * 12 : (epoch + 1) * 12]
         assert {e for e, _ in part} == {epoch} and sorted(i for _, i in part) == list(range(12))
-    later = iter(_Order(12, Settings(batch=5), Workers(), seen=35))
+    later = iter(_Order(12, TrainingSettings(batch=5), Workers(), seen=35))
     assert next(later) == keys[35:40]
-    task, settings = LineTask(), Settings(batch=5, steps=6, workers=workers, validate_every=100)
+    task, settings = (
+        LineTask(),
+        TrainingSettings(batch=5, steps=6, workers=workers, validate_every=100),
+    )
     seen = []
     task.loss = lambda model, batch: (seen.append(batch[0]), LineTask.loss(task, model, batch))[1]
     task.validate = lambda model: {"score": 0.0}
@@ -381,7 +386,7 @@ train(test_loop.LineTask(), settings, Path({folder!r}))
 @pytest.mark.slow
 def test_two_processes_train_like_one(tmp_path, linear_is_known):
     """Gradients averaged over two halves of a batch are those of the batch, up to rounding."""
-    settings = Settings(batch=4, steps=20, decay_steps=5, rate=0.01, validate_every=100)
+    settings = TrainingSettings(batch=4, steps=20, decay_steps=5, rate=0.01, validate_every=100)
     train(LineTask(), settings, tmp_path / "one")
     script = tmp_path / "script.py"
     script.write_text(

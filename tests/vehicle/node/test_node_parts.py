@@ -23,12 +23,12 @@ from penumbra.vehicle.node.camera import Arrived, CameraStream, fitted
 from penumbra.vehicle.node.configuration import camera_names, make_pipeline
 from penumbra.vehicle.node.diagnostics import CameraDiagnostics, Steady
 from penumbra.vehicle.node.engine_build import EngineBuild
-from penumbra.vehicle.node.engine_supervisor import EngineKeeper, State, Status
+from penumbra.vehicle.node.engine_supervisor import EngineState, EngineStatus, EngineSupervisor
 from penumbra.vehicle.node.frame_counts import WINDOW, Rate
 from penumbra.vehicle.node.mailbox import Mailbox
 from penumbra.vehicle.node.parameters import defaults
-from penumbra.vehicle.pipeline import Config, Pipeline
-from penumbra.vehicle.runners import RunnerError, Settings, engine
+from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
+from penumbra.vehicle.runners import RunnerError, RunnerSettings, engine
 from penumbra.vehicle.runners.tensorrt import TensorRTRTXRunner
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
@@ -105,7 +105,7 @@ def test_a_bundle_may_be_a_path_or_the_name_of_a_model_that_comes_along(tmp_path
 
 def test_a_child_builds_an_engine_or_says_why_not(tmp_path):
     bundle = tiny_bundles.segmentation(tmp_path / "street")
-    settings = Settings(engine_cache_dir=tmp_path / "engines")
+    settings = RunnerSettings(engine_cache_dir=tmp_path / "engines")
     needed = engine.find(bundle, "tensorrt-rtx", settings, capability="8.9")
     told = []
     EngineBuild(needed).run(lambda fraction, phase: told.append(fraction))
@@ -128,14 +128,14 @@ def test_an_engine_that_cannot_be_built_is_not_tried_again(tmp_path, monkeypatch
             raise RunnerError("the compiler was killed")
 
     bundle = tiny_bundles.segmentation(tmp_path / "street")
-    settings = Settings(engine_cache_dir=tmp_path / "engines")
+    settings = RunnerSettings(engine_cache_dir=tmp_path / "engines")
     needed = engine.find(bundle, "tensorrt-rtx", settings, capability="8.9")
     monkeypatch.setattr(TensorRTRTXRunner, "obstacle", classmethod(lambda cls, settings: None))
     monkeypatch.setattr(TensorRTRTXRunner, "missing_engine", lambda runner: needed)
     monkeypatch.setattr(TensorRTRTXRunner, "_open", opened.append)
     monkeypatch.setattr(engine_supervisor, "EngineBuild", Killed)
-    pipeline = Pipeline(bundle, Config("auto", settings=settings))
-    keeper = EngineKeeper(pipeline, lambda: 0.001)
+    pipeline = Pipeline(bundle, PipelineConfig("auto", settings=settings))
+    keeper = EngineSupervisor(pipeline, lambda: 0.001)
     keeper.start()
     assert keeper.wait_until_ready()
     assert "CPU" in keeper.description
@@ -154,10 +154,10 @@ def test_what_is_no_number_is_told_without_thresholds_too(tmp_path, of_depth):
     assert alerts.without_thresholds(settings)
     monitor = Monitor(settings)
     for _ in range(5):
-        calm = alerts.honest(monitor.judge(np.full((9, 9), 0.1), 0.0))
+        calm = alerts.without_unknown_thresholds(monitor.judge(np.full((9, 9), 0.1), 0.0))
         assert (calm.level, calm.reason[:29]) == (Level.WARN, "the bundle has no thresholds:")
     for _ in range(5):
-        wrong = alerts.honest(monitor.judge(np.full((9, 9), np.nan), 0.0))
+        wrong = alerts.without_unknown_thresholds(monitor.judge(np.full((9, 9), np.nan), 0.0))
     assert wrong.level is Level.ALERT and "not a number" in wrong.reason
     assert np.isnan(wrong.frame_threshold)
     # Nor do missing thresholds hide that nothing comes any more.
@@ -181,7 +181,9 @@ def test_the_last_level_told_is_the_last_one_found(tmp_path, meanwhile):
     bundle = tiny_bundles.segmentation(tmp_path / "street")
     told, others = [], []
     keeper = SimpleNamespace(
-        status=Status(State.RUNNING, "runs", 1.0), description="", image_size=(None, None)
+        status=EngineStatus(EngineState.RUNNING, "runs", 1.0),
+        description="",
+        image_size=(None, None),
     )
     outputs = MagicMock()
     outputs.alerts.publish = lambda alert: told.append(Level(alert.level))
@@ -191,13 +193,17 @@ def test_the_last_level_told_is_the_last_one_found(tmp_path, meanwhile):
     values = {**defaults("segmentation"), "max_age": 0.0}
     values |= {"ood.frame_threshold": 9.0, "ood.pixel_threshold": 9.0}
     stream = CameraStream(node, "", bundle, outputs, keeper, lambda: values)
-    with Pipeline(bundle, Config("onnxruntime", settings=Settings(threads=1))) as pipeline:
+    with Pipeline(
+        bundle, PipelineConfig("onnxruntime", settings=RunnerSettings(threads=1))
+    ) as pipeline:
         keeper.process = pipeline.process
         judge = stream.monitor.judge
 
         def interrupted(*arguments):
             judgement = judge(*arguments)
-            keeper.status = Status(State.FAILED, "another camera's image broke it", math.nan)
+            keeper.status = EngineStatus(
+                EngineState.FAILED, "another camera's image broke it", math.nan
+            )
             act = stream.tick if meanwhile == "tick" else lambda: stream.close(0.0, "deactivated")
             others.append(threading.Thread(target=act))
             others[0].start()
@@ -215,11 +221,11 @@ def test_the_last_level_told_is_the_last_one_found(tmp_path, meanwhile):
 def test_a_keeper_gives_up_on_an_engine_that_never_starts(tmp_path):
     pipeline = Pipeline(
         tiny_bundles.segmentation(tmp_path / "street"),
-        Config("tensorrt", settings=Settings(engine_cache_dir=tmp_path)),
+        PipelineConfig("tensorrt", settings=RunnerSettings(engine_cache_dir=tmp_path)),
     )
-    keeper = EngineKeeper(pipeline, lambda: 0.001)
+    keeper = EngineSupervisor(pipeline, lambda: 0.001)
     keeper.start()
     assert not keeper.wait_until_ready()
-    assert keeper.status.state is State.GIVEN_UP
+    assert keeper.status.state is EngineState.GIVEN_UP
     assert "gave up after 3 restarts" in keeper.status.text
     assert keeper.stop(60)

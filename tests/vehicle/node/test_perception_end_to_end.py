@@ -16,8 +16,8 @@ from penumbra.vehicle import colours
 from penumbra.vehicle.monitor import Monitor
 from penumbra.vehicle.node.alerts import colour_top, ood_settings, uncertainty_top
 from penumbra.vehicle.node.parameters import defaults
-from penumbra.vehicle.pipeline import Config, Pipeline
-from penumbra.vehicle.runners import Settings
+from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
+from penumbra.vehicle.runners import RunnerSettings
 from penumbra_msgs.msg import FrameStats, OodAlert
 
 FRAMES = 25
@@ -106,7 +106,7 @@ def expected_pictures(bundle, pixels: np.ndarray, result, judgement) -> dict[str
 )
 def test_every_output_of_every_processed_frame(task, more, peer, tmp_path):
     bundle = getattr(tiny_bundles, task)(tmp_path / "tiny", thresholds={**THRESHOLDS, **more})
-    pipeline = Pipeline(bundle, Config("onnxruntime", settings=Settings(threads=1)))
+    pipeline = Pipeline(bundle, PipelineConfig("onnxruntime", settings=RunnerSettings(threads=1)))
     with running(bundle=bundle.path, runner="onnxruntime"), pipeline:
         pixels = tiny_bundles.image()
         names = expected_pictures(bundle, pixels, *seen_by(pipeline, pixels))

@@ -11,8 +11,8 @@ from rcl_interfaces.srv import GetParameters
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2
 
 from penumbra.vehicle.node.camera import UNCALIBRATED_FRAMES, fitted
-from penumbra.vehicle.pipeline import Camera, Config, Pipeline
-from penumbra.vehicle.runners import Settings
+from penumbra.vehicle.pipeline import PinholeCamera, Pipeline, PipelineConfig
+from penumbra.vehicle.runners import RunnerSettings
 from penumbra_msgs.msg import FrameStats, OodAlert
 
 
@@ -24,7 +24,7 @@ def test_cameras_share_one_engine_and_parameters_change_at_run_time(peer, tmp_pa
     bundle = tiny_bundles.segmentation(tmp_path / "street")
     settings = {"bundle": bundle.path, "runner": "onnxruntime", "cameras": "front,left"}
     cameras = {"front": tiny_bundles.image(seed=1), "left": tiny_bundles.image(seed=2)}
-    pipeline = Pipeline(bundle, Config("onnxruntime", settings=Settings(threads=1)))
+    pipeline = Pipeline(bundle, PipelineConfig("onnxruntime", settings=RunnerSettings(threads=1)))
     with running(**settings) as node, pipeline:
         node.wait_for("waiting for images on /penumbra/left/image")
         for name, picture in cameras.items():
@@ -122,7 +122,7 @@ def test_depth_of_an_unknown_camera_says_so(peer, tmp_path):
 def test_depth_follows_the_camera_and_stale_comes_though_time_stands_still(peer, tmp_path):
     """A compressed picture of another size than the network's; simulated time without a clock."""
     bundle = tiny_bundles.depth(tmp_path / "depth")
-    pipeline = Pipeline(bundle, Config("onnxruntime", settings=Settings(threads=1)))
+    pipeline = Pipeline(bundle, PipelineConfig("onnxruntime", settings=RunnerSettings(threads=1)))
     settings = {"compressed": True, "use_sim_time": True, "ood.stale_after": 0.5}
     with running(bundle=bundle.path, runner="onnxruntime", **settings) as node, pipeline:
         node.wait_for("engine: running")
@@ -154,7 +154,7 @@ def test_depth_follows_the_camera_and_stale_comes_though_time_stands_still(peer,
         peer.until_all(lambda: images.publish(message))
 
         small = fitted(picture, (36, 48))
-        result = pipeline.process(small, Camera(115.2, 96))
+        result = pipeline.process(small, PinholeCamera(115.2, 96))
         depth = peer.received["/penumbra/prediction"][-1]
         assert depth.header == message.header
         np.testing.assert_array_equal(floats(depth), result.prediction)

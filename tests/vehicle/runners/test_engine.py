@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from penumbra.errors import PenumbraError
 from penumbra.files import cache_folder
-from penumbra.vehicle.runners import RunnerError, Settings, compiler, cuda, engine
+from penumbra.vehicle.runners import RunnerError, RunnerSettings, compiler, cuda, engine
 
 RTX = "tensorrt-rtx"
 trt = pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT for RTX is not installed")
@@ -29,7 +29,7 @@ def bundle(tmp_path):
 
 @pytest.fixture
 def settings(tmp_path):
-    return Settings(engine_cache_dir=tmp_path / "engines")
+    return RunnerSettings(engine_cache_dir=tmp_path / "engines")
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_no_gpu_and_none_named(bundle, settings, monkeypatch):
 
 def test_a_cache_that_cannot_be_written(bundle, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    settings = Settings(engine_cache_dir=tmp_path / "file")
+    settings = RunnerSettings(engine_cache_dir=tmp_path / "file")
     with pytest.raises(PenumbraError, match="cannot use .* as the engine cache: .*PENUMBRA_CACHE"):
         engine.find(bundle, RTX, settings, "8.9").build()
 

@@ -12,7 +12,7 @@ import tiny_bundles
 from cuda_stand_in import DEVICE_NAME, CudaStandIn, tensorrt_stand_in
 
 from penumbra.errors import PenumbraError
-from penumbra.vehicle.runners import RunnerError, Settings, create, cuda, engine
+from penumbra.vehicle.runners import RunnerError, RunnerSettings, create, cuda, engine
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def bundle(tmp_path):
 
 @pytest.fixture
 def settings(tmp_path):
-    return Settings(engine_cache_dir=tmp_path / "engines")
+    return RunnerSettings(engine_cache_dir=tmp_path / "engines")
 
 
 @pytest.fixture

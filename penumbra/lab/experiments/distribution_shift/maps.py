@@ -46,7 +46,7 @@ class Maps:
         return self.truth != IGNORE
 
 
-class Network:
+class SampledNetwork:
     """A shipped network, propagated as its bundle is, and sampled a `few` and `many` times.
 
     Samples are kept under PENUMBRA_CACHE, picture by picture: an interrupted run goes on.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from penumbra.lab.experiments.pictures.networks import OURS, WALKS, Network
+from penumbra.lab.experiments.pictures.networks import OURS, WALKS, NetworkForms
 from penumbra.lab.experiments.pictures.result_cache import FOLDER, kept
 from penumbra.lab.experiments.pictures.segmentation import (
     QUANTILES,
@@ -66,7 +66,7 @@ class Differences:
 
 
 def against_sampling(
-    setting: Setting, network: Network, paths: list[Path], samples: int, what: str
+    setting: Setting, network: NetworkForms, paths: list[Path], samples: int, what: str
 ) -> dict[str, Any]:
     """Everything that is held against Monte Carlo, on the frames that are sampled."""
     judged = {MC: Judged(), OURS: Judged()}
@@ -98,7 +98,7 @@ def against_sampling(
     }
 
 
-def all_frames(setting: Setting, network: Network, paths: list[Path]) -> dict[str, Any]:
+def all_frames(setting: Setting, network: NetworkForms, paths: list[Path]) -> dict[str, Any]:
     """Accuracy of what needs no sampling."""
     totals = {method: Confusion(len(CLASSES)) for method in (PLAIN, OURS)}
     facts = {"files": network.bundle.manifest["files"]}

@@ -10,26 +10,26 @@ import numpy as np
 import torch
 
 from penumbra.bundle import WEIGHTS
-from penumbra.lab.experiments.pictures.networks import Network
+from penumbra.lab.experiments.pictures.networks import NetworkForms
 from penumbra.lab.experiments.pictures.result_cache import FOLDER, kept
 from penumbra.lab.experiments.reporting import Setting
 from penumbra.offline.datasets.camvid import read_image
-from penumbra.offline.datasets.kitti import Recording, find_measured, read_depth
-from penumbra.offline.metrics.agreement import Calibration
+from penumbra.offline.datasets.kitti import KittiRecording, find_measured, read_depth
+from penumbra.offline.metrics.agreement import Sparsification
 from penumbra.offline.metrics.depth import LEAST, MOST, judged_pixels
 from penumbra.propagation import Moments
 from penumbra.propagation.montecarlo import monte_carlo
-from penumbra.vehicle.geometry import Camera, depth_of
+from penumbra.vehicle.geometry import PinholeCamera, depth_of
 
 
 @dataclass(frozen=True)
-class Frame:
+class DepthFrame:
     """An image with measured depth (metres, 0 where there is none)."""
 
     name: str
     image: np.ndarray  # RGB
     truth: np.ndarray
-    camera: Camera | None
+    camera: PinholeCamera | None
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,20 @@ class Metres:
         return Metres(self.depth[pixels], self.std[pixels])
 
 
-def frames(folder: Path, every: int) -> list[Recording]:
+def frames(folder: Path, every: int) -> list[KittiRecording]:
     """One in `every` of the images whose depth was measured."""
     return find_measured(folder)[::every]
 
 
-def read(recording: Recording) -> Frame:
+def read(recording: KittiRecording) -> DepthFrame:
     """The frame of a recording."""
     camera = recording.calibration.camera if recording.calibration else None
     truth = read_depth(recording.depth)
-    return Frame(recording.left.stem, read_image(recording.left), truth, camera)
+    return DepthFrame(recording.left.stem, read_image(recording.left), truth, camera)
 
 
 def sampled(
-    setting: Setting, network: Network, frame: Frame, counts: Sequence[int]
+    setting: Setting, network: NetworkForms, frame: DepthFrame, counts: Sequence[int]
 ) -> dict[int, Moments]:
     """The disparity by so many samples, for each count; kept in the experiment's folder."""
     facts = {
@@ -83,18 +83,18 @@ def sampled(
 
 
 @torch.inference_mode()
-def propagated(network: Network, walk: str, frame: Frame) -> Moments:
+def propagated(network: NetworkForms, walk: str, frame: DepthFrame) -> Moments:
     """The disparity by one pass."""
     return network.walks[walk](network.input(frame.image))
 
 
 @torch.inference_mode()
-def plain(network: Network, frame: Frame) -> Moments:
+def plain(network: NetworkForms, frame: DepthFrame) -> Moments:
     """The disparity with dropout off."""
     return Moments(network.model(network.input(frame.image)))
 
 
-def metres(network: Network, frame: Frame, disparity: Moments) -> Metres:
+def metres(network: NetworkForms, frame: DepthFrame, disparity: Moments) -> Metres:
     """What the node makes of it."""
     outputs = network.outputs(disparity, frame.image)
     scale = network.bundle.depth
@@ -102,12 +102,12 @@ def metres(network: Network, frame: Frame, disparity: Moments) -> Metres:
     return Metres(depth, std)
 
 
-def known(frame: Frame) -> np.ndarray:
+def known(frame: DepthFrame) -> np.ndarray:
     """The pixels that are judged: measured, within 80 m and the crop of Garg et al."""
     return judged_pixels(frame.truth)
 
 
-def errors(frame: Frame, found: Metres) -> np.ndarray:
+def errors(frame: DepthFrame, found: Metres) -> np.ndarray:
     """|z - truth| in metres at the judged pixels."""
     pixels = known(frame)
     return np.abs(np.clip(found.depth[pixels], LEAST, MOST) - frame.truth[pixels])
@@ -117,7 +117,7 @@ def errors(frame: Frame, found: Metres) -> np.ndarray:
 MEASURES = ("abs_rel", "rmse", "a1")
 
 
-def sparsifications(frame: Frame, found: Metres) -> dict[str, Calibration]:
+def sparsifications(frame: DepthFrame, found: Metres) -> dict[str, Sparsification]:
     """How well σ knows the errors of a frame, by measure.
 
     abs_rel is |e| / z; rmse the root of the mean e²; a1 here the share of pixels off by a factor of
@@ -129,10 +129,10 @@ def sparsifications(frame: Frame, found: Metres) -> dict[str, Calibration]:
     depth, error = np.clip(at.depth, LEAST, MOST), errors(frame, found)
     relative = at.std / at.depth
     off = np.maximum(depth / truth, truth / depth) >= 1.25
-    squared = Calibration.of(error.astype(float) ** 2, at.std)
+    squared = Sparsification.of(error.astype(float) ** 2, at.std)
     rooted = replace(squared, curve=np.sqrt(squared.curve), oracle=np.sqrt(squared.oracle))
     return {
-        "abs_rel": Calibration.of(error / truth, relative),
+        "abs_rel": Sparsification.of(error / truth, relative),
         "rmse": rooted,
-        "a1": Calibration.of(off.astype(np.float32), relative),
+        "a1": Sparsification.of(off.astype(np.float32), relative),
     }

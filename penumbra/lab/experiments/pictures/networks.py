@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from penumbra.bundle import Bundle, load_bundle
 from penumbra.offline.export.folding import fold_batch_norms
-from penumbra.offline.export.frame import Frame, frame_of
+from penumbra.offline.export.frame import FrameModule, frame_of
 from penumbra.offline.export.walk import walk_of, walk_of_bundle
 from penumbra.offline.gains_file import load_gains
 from penumbra.offline.models import load_model
@@ -21,13 +21,13 @@ from penumbra.share import bundle_folder
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkForms:
     """One bundle's weights, walked by the rules of the bundle, and by those of the paper."""
 
     bundle: Bundle
     model: nn.Module  # dropout off; what comes before the softmax
     sampled: nn.Module  # what is sampled: (scores, probabilities), or the disparity
-    frame: Frame  # makes the bundle's outputs of what a walk returns
+    frame: FrameModule  # makes the bundle's outputs of what a walk returns
     walks: dict[str, Propagated]  # by name, see WALKS
 
     def input(self, image: np.ndarray) -> Tensor:
@@ -50,7 +50,7 @@ OURS, UNCALIBRATED, PAPER, FAST = "ours", "uncalibrated", "paper", "fast"
 WALKS = (OURS, UNCALIBRATED, PAPER)
 
 
-def load(name: str) -> Network:
+def load(name: str) -> NetworkForms:
     """The network of a shipped bundle, or of a bundle's folder."""
     bundle = load_bundle(bundle_folder(name))
     model = load_model(bundle.weights_file)
@@ -70,4 +70,4 @@ def load(name: str) -> Network:
         walks[FAST] = walk_of(model, architecture, *rules, gains, variance=FAST)
     statistics = model.config["mean"], model.config["std"]
     around = frame(walks[OURS], "rgb", *statistics).eval()
-    return Network(bundle, model, head(model).eval(), around, walks)
+    return NetworkForms(bundle, model, head(model).eval(), around, walks)

@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from torch.fx.passes.split_module import split_module
 from torch.utils._pytree import tree_map
 
-from penumbra.lab.experiments.pictures.networks import FAST, OURS, PAPER, Network
+from penumbra.lab.experiments.pictures.networks import FAST, OURS, PAPER, NetworkForms
 from penumbra.lab.timing import interleaved, ratio
 from penumbra.propagation import Moments, Propagated
 from penumbra.propagation.registry import diagonal
@@ -91,7 +91,7 @@ def _mean_std(walk: Propagated, x: Tensor) -> Tensor:
 
 
 def runtime(
-    network: Network, x: Tensor, counts: Sequence[int] = COUNTS, rounds: int = ROUNDS
+    network: NetworkForms, x: Tensor, counts: Sequence[int] = COUNTS, rounds: int = ROUNDS
 ) -> dict[str, Any]:
     """Seconds of a frame (medians) by sampling so many times, by ours, and by the plain network.
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from penumbra.bundle import WEIGHTS, ClassSpec
-from penumbra.lab.experiments.pictures.networks import Network
+from penumbra.lab.experiments.pictures.networks import NetworkForms
 from penumbra.lab.experiments.pictures.result_cache import FOLDER, kept
 from penumbra.lab.experiments.reporting import Setting
 from penumbra.offline.datasets.camvid import images_of, read_image, read_label
@@ -23,7 +23,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True)
-class Frame:
+class SegmentationFrame:
     """A test frame; labels as CamVid numbers them, IGNORE where nobody has said."""
 
     name: str
@@ -49,15 +49,15 @@ def frames(folder: Path, every: int) -> list[Path]:
     return images_of(folder, "test")[::every]
 
 
-def read(path: Path) -> Frame:
+def read(path: Path) -> SegmentationFrame:
     """The frame of a test image."""
     image = read_image(path)
     label = read_label(path.parents[1] / f"{path.parent.name}annot" / f"{path.stem}.png", image)
-    return Frame(path.stem, image, np.where(label == VOID, np.uint8(IGNORE), label))
+    return SegmentationFrame(path.stem, image, np.where(label == VOID, np.uint8(IGNORE), label))
 
 
 def sampled(
-    setting: Setting, network: Network, frame: Frame, samples: int
+    setting: Setting, network: NetworkForms, frame: SegmentationFrame, samples: int
 ) -> tuple[Segmented, np.ndarray]:
     """By Monte Carlo, kept in the experiment's folder; and QUANTILES of the std of the scores.
 
@@ -86,7 +86,7 @@ def sampled(
 
 @torch.inference_mode()
 def propagated(
-    network: Network, walk: str, frame: Frame
+    network: NetworkForms, walk: str, frame: SegmentationFrame
 ) -> tuple[Segmented, dict[str, np.ndarray]]:
     """By one pass; and all outputs of the bundle."""
     walked = network.walks[walk](network.input(frame.image))
@@ -95,7 +95,7 @@ def propagated(
 
 
 @torch.inference_mode()
-def plain_labels(network: Network, frame: Frame) -> np.ndarray:
+def plain_labels(network: NetworkForms, frame: SegmentationFrame) -> np.ndarray:
     """With dropout off."""
     return network.model(network.input(frame.image))[0].argmax(0).numpy().astype(np.uint8)
 

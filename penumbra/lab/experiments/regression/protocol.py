@@ -29,7 +29,7 @@ Bar = Callable[[Iterable[Any], str], Iterable[Any]]
 
 
 @dataclass(frozen=True)
-class Settings:
+class ProtocolSettings:
     """What the figures depend on, besides the data."""
 
     epochs: int = 400
@@ -55,7 +55,7 @@ class Part:
         return cls(torch.from_numpy(x), torch.from_numpy(y), scales)
 
 
-def measure(data: RegressionSet, settings: Settings, bar: Bar) -> dict[str, Any]:
+def measure(data: RegressionSet, settings: ProtocolSettings, bar: Bar) -> dict[str, Any]:
     """The figures of every split, as lists in the order of the splits."""
     grid = torch.cartesian_prod(torch.tensor(data.rates), torch.tensor(data.taus))
     with torch.no_grad():
@@ -71,7 +71,7 @@ def measure(data: RegressionSet, settings: Settings, bar: Bar) -> dict[str, Any]
 
 
 def exact(
-    data: RegressionSet, settings: Settings, bar: Bar, part: dict[str, Any]
+    data: RegressionSet, settings: ProtocolSettings, bar: Bar, part: dict[str, Any]
 ) -> dict[str, list[float]]:
     """The networks that `measure` chose (trained anew) without linearisation or a Gaussian."""
     points = torch.tensor(part["grid"])[torch.tensor(part["chosen"])[:, :1]]
@@ -94,14 +94,16 @@ def exact(
     return found
 
 
-def _final(data: RegressionSet, chosen: Tensor, settings: Settings, bar: Bar) -> tuple[Stack, Part]:
+def _final(
+    data: RegressionSet, chosen: Tensor, settings: ProtocolSettings, bar: Bar
+) -> tuple[Stack, Part]:
     """The chosen networks, (splits, 2), trained on all training rows."""
     part = Part.of(data, [train for train, _ in data.splits])
     return _trained(data, part, chosen, settings, bar, "training"), part
 
 
 def _trained(
-    data: RegressionSet, part: Part, points: Tensor, settings: Settings, bar: Bar, what: str
+    data: RegressionSet, part: Part, points: Tensor, settings: ProtocolSettings, bar: Bar, what: str
 ) -> Stack:
     rates, taus = points.unbind(-1)
     decays = weight_decay(rates, taus, part.x.shape[1])
@@ -112,7 +114,7 @@ def _trained(
     )  # fmt: skip
 
 
-def _choose(data: RegressionSet, settings: Settings, bar: Bar) -> Tensor:
+def _choose(data: RegressionSet, settings: ProtocolSettings, bar: Bar) -> Tensor:
     """The most likely grid point of each split on its validation rows, (splits, 2).
 
     Ours by the closed form; Monte Carlo's by samples, since the paper searched for each.
@@ -153,7 +155,12 @@ def _mixture(drawn: Iterable[Tensor], y: Tensor, tau: float, scale: Scaled) -> M
 
 
 def _test(
-    data: RegressionSet, stack: Stack, part: Part, points: Tensor, split: int, settings: Settings
+    data: RegressionSet,
+    stack: Stack,
+    part: Part,
+    points: Tensor,
+    split: int,
+    settings: ProtocolSettings,
 ) -> dict[str, Any]:
     """All figures of one split, in the target's own units."""
     scale, rows = part.scales[split], data.splits[split][1]

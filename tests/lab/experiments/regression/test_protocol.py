@@ -6,9 +6,9 @@ import torch
 from penumbra.lab.experiments.regression import protocol
 from penumbra.lab.experiments.regression.data import Scaled, load
 from penumbra.lab.experiments.regression.prediction import Gaussian
-from penumbra.lab.experiments.regression.protocol import Settings, measure
+from penumbra.lab.experiments.regression.protocol import ProtocolSettings, measure
 
-SETTINGS = Settings(epochs=150, samples=1_000, grid_samples=50, seed=0)
+SETTINGS = ProtocolSettings(epochs=150, samples=1_000, grid_samples=50, seed=0)
 
 
 def silent(work, what):
@@ -64,7 +64,7 @@ def test_the_most_likely_point_on_the_held_out_rows_is_chosen(data, monkeypatch)
         return Gaussian(mean, torch.zeros_like(mean))
 
     monkeypatch.setattr(protocol, "propagated_split", likely)
-    quick = Settings(epochs=1, samples=100, grid_samples=2)
+    quick = ProtocolSettings(epochs=1, samples=100, grid_samples=2)
     found = measure(data, quick, silent)
     assert [ours for ours, _ in found["chosen"]] == [3, 0, 2]
     grid = [[0.01, 0.05], [0.01, 0.5], [0.1, 0.05], [0.1, 0.5]]
@@ -74,7 +74,7 @@ def test_the_most_likely_point_on_the_held_out_rows_is_chosen(data, monkeypatch)
 
 
 def test_the_same_seed_gives_the_same_figures(data):
-    quick = Settings(epochs=2, samples=100, grid_samples=10)
+    quick = ProtocolSettings(epochs=2, samples=100, grid_samples=10)
     assert measure(data, quick, silent) == measure(data, quick, silent)
-    other = Settings(epochs=2, samples=100, grid_samples=10, seed=1)
+    other = ProtocolSettings(epochs=2, samples=100, grid_samples=10, seed=1)
     assert measure(data, quick, silent) != measure(data, other, silent)
