@@ -30,7 +30,7 @@ setup(
     maintainer_email=MANIFEST.find("maintainer").get("email"),
     license=MANIFEST.findtext("license"),
     packages=find_packages(include=[NAME, f"{NAME}.*"]),
-    package_data={NAME: ["py.typed", "schemas/*.json", "export/*.txt"]},
+    package_data={NAME: ["py.typed", "schemas/*.json", "offline/export/*.txt"]},
     python_requires=">=3.10",
     extras_require={
         "test": ["pytest"],  # by which colcon test knows to call pytest

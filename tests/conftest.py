@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,8 +57,14 @@ def data_dir() -> Path:
     return DATA.resolve()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--long`, which `scripts/test` passes on."""
+    parser.addoption("--long", action="store_true", help="also run the tests that take minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give every test that needs the data or a GPU its marker, its fixture, its reason to skip."""
+    deselect_long(config, items)
     without_gpu = pytest.mark.skip(reason="no CUDA GPU on this machine")
     for item in items:
         if "data_dir" in item.fixturenames:
@@ -76,3 +83,28 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         *_, reason = report.longrepr
         report.outcome = "failed"
         report.longrepr = f"{reason}\nPENUMBRA_DATA_REQUIRED=1: a data test must not skip"
+
+
+def deselect_long(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests marked `long`, unless `--long` is given."""
+    if config.getoption("--long"):
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long:
+        items[:] = [item for item in items if item not in long]
+        config.hook.pytest_deselected(items=long)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print where the time of the suite goes: one line for each folder of tests."""
+    seconds: dict[str, float] = defaultdict(float)
+    for report in (each for some in terminalreporter.stats.values() for each in some):
+        if isinstance(report, pytest.TestReport):
+            folders = Path(report.nodeid.partition("::")[0]).parts[:-1]
+            seconds["/".join(folders[:2]) or "."] += report.duration
+    if not seconds or terminalreporter.verbosity < 0:
+        return
+    terminalreporter.section("time by folder (summed over all processes)")
+    for folder, time in sorted(seconds.items(), key=lambda entry: -entry[1]):
+        terminalreporter.write_line(f"{time:8.1f} s  {folder}")
+    terminalreporter.write_line(f"{sum(seconds.values()):8.1f} s  in all")

@@ -103,7 +103,7 @@ def test_colcon_test_sees_every_test_once(workspace):
     counts = "tests/test_conftest.py --collect-only -q"
     output = colcon(workspace, "test", *arguments, "--pytest-args", *counts.split())
     found = [line for line in output.splitlines() if "::test_" in line]
-    assert len(found) == len(set(found)) == 3
+    assert len(found) == len(set(found)) == 5
     assert all(line.startswith("tests/test_conftest.py") for line in found)
 
 

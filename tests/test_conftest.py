@@ -28,15 +28,33 @@ def test_skips_by_itself():
 def test_needs_no_data():
     pass
 """
+TIMED_SUITE = """
+import time, pytest
+
+@pytest.fixture
+def slow_to_set_up():
+    time.sleep(0.3)
+
+def test_short(slow_to_set_up):
+    pass
+
+@pytest.mark.long
+def test_long():
+    pass
+"""
 
 
-def outcome(folder: Path, **settings: str) -> str:
+def outcome(folder: Path, *options: str, suite: str = SUITE, **settings: str) -> str:
+    """What pytest prints of a suite in tests/vehicle/node."""
     shutil.copy(CONFTEST, folder)
-    (folder / "test_sample.py").write_text(SUITE)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    data\n    gpu\n")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-rs", str(folder)]
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    data\n    gpu\n    long\n")
+    (folder / "tests" / "vehicle" / "node").mkdir(parents=True)
+    (folder / "tests" / "vehicle" / "node" / "test_sample.py").write_text(suite)
+    words = ["-m", "pytest", "-p", "no:cacheprovider", "-rs", *options, str(folder)]
     environment = {**os.environ, **settings}
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *words], env=environment, cwd=folder, capture_output=True, text=True
+    )
     return done.stdout
 
 
@@ -54,3 +72,16 @@ def test_where_data_is_required_no_data_test_may_skip(tmp_path, data, counts):
     text = outcome(tmp_path, PENUMBRA_DATA=str(tmp_path / data), PENUMBRA_DATA_REQUIRED="1")
     assert counts in text
     assert "a data test must not skip" in text
+
+
+@pytest.mark.parametrize(
+    "options, counts",
+    [([], "1 passed, 1 deselected"), (["--long", "-n", "1"], "2 passed")],
+    ids=["default", "long"],
+)
+def test_long_tests_run_on_demand_and_time_is_shown_by_folder(tmp_path, options, counts):
+    """The time includes that of fixtures, and what another process ran."""
+    text = outcome(tmp_path, *options, suite=TIMED_SUITE)
+    assert counts in text
+    (line,) = (line for line in text.splitlines() if line.endswith(" s  tests/vehicle"))
+    assert float(line.split()[0]) >= 0.3
