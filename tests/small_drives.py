@@ -7,7 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from penumbra.bags import IMAGE_TOPIC, BagWriter, Drive, DriveFrame, Recorded, open_bag
+from penumbra.bags import IMAGE_TOPIC, BagWriter, Drive, DriveFrame, RawMessage, open_bag
 from penumbra.bags.messages import IMAGE, START_NS, CameraModel, image, serialised
 
 WIDTH, HEIGHT = 48, 32
@@ -41,7 +41,7 @@ def write_images(path: Path, stamps: list[int], headers: list[int] | None = None
             bag.write(IMAGE_TOPIC, IMAGE, stamp, image_bytes(header, number))
 
 
-def read(path: Path, warnings: list[str] | None = None) -> list[Recorded]:
+def read(path: Path, warnings: list[str] | None = None) -> list[RawMessage]:
     """All messages; without a list for warnings there must be none."""
     told: list[str] = []
     with open_bag(path, told.append) as bag:

@@ -16,12 +16,12 @@ from penumbra.bags.frames import (
     LABELS_TOPIC,
     Drive,
     DriveFrame,
-    Stretch,
+    FrameSelection,
     write_drive,
 )
 from penumbra.bags.messages import array_of
-from penumbra.bags.pictures import images_drive, video_drive
-from penumbra.bags.reader import Bag, Recorded, Topic, open_bag
+from penumbra.bags.reader import Bag, RawMessage, Topic, open_bag
+from penumbra.bags.sources import images_drive, video_drive
 from penumbra.bags.writer import STORAGES, BagWriter
 
 __all__ = [
@@ -36,8 +36,8 @@ __all__ = [
     "BagWriter",
     "Drive",
     "DriveFrame",
-    "Recorded",
-    "Stretch",
+    "FrameSelection",
+    "RawMessage",
     "Topic",
     "array_of",
     "convert_bag",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from penumbra.bags.reader import Recorded, Warn, open_bag
+from penumbra.bags.reader import RawMessage, Warn, open_bag
 from penumbra.bags.writer import BagWriter, refuse_existing
 from penumbra.errors import PenumbraError
 
@@ -15,7 +15,9 @@ def convert_bag(
     out: Path,
     storage: str = "mcap",
     topics: Collection[str] | None = None,
-    progress: Callable[[Iterable[Recorded], int], Iterable[Recorded]] = lambda work, total: work,
+    progress: Callable[[Iterable[RawMessage], int], Iterable[RawMessage]] = lambda work, total: (
+        work
+    ),
     warn: Warn | None = None,
 ) -> int:
     """Copy `topics` (None: all whose definition is known); the number of messages."""

@@ -65,7 +65,7 @@ class Drive:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class FrameSelection:
     """Which of a list of pictures: every `every`-th from place `skip` on, at most `frames`."""
 
     skip: int = 0

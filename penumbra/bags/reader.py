@@ -31,7 +31,7 @@ Read = Callable[[Collection[Connection]], Iterator[tuple[Connection, int, bytes]
 Warn = Callable[[str], None]
 
 
-class Recorded(NamedTuple):
+class RawMessage(NamedTuple):
     """One message as it stands in the bag: `data` is what ROS 2 sends for it (CDR)."""
 
     topic: str
@@ -113,7 +113,7 @@ class Bag:
             if self._translation.knows(self.topics[recorded.topic].type):
                 yield recorded.topic, recorded.stamp_ns, self.decode(recorded)
 
-    def raw(self, topics: Collection[str] | None = None) -> Iterator[Recorded]:
+    def raw(self, topics: Collection[str] | None = None) -> Iterator[RawMessage]:
         """The messages of `topics` (None: of all), serialised as ROS 2 does it.
 
         Where the bag is damaged it ends with a warning; another says where time runs backwards.
@@ -137,12 +137,12 @@ class Bag:
                     f" {one_line(error)}"
                 )
                 return
-            recorded = Recorded(connection.topic, stamp, cdr)
+            recorded = RawMessage(connection.topic, stamp, cdr)
             watch.see(recorded)
             yield recorded
             done += 1
 
-    def decode(self, recorded: Recorded) -> Any:
+    def decode(self, recorded: RawMessage) -> Any:
         """The message, with the fields that its definition names."""
         return self._translation.decode(self.topic(recorded.topic).type, recorded.data)
 
@@ -170,7 +170,7 @@ class Bag:
         what = "several image topics" if images else f"no topic of type {' or '.join(IMAGES)}"
         raise PenumbraError(f"{self.path} has {what}: name the one to use; there are {there}")
 
-    def header_stamp(self, recorded: Recorded) -> int | None:
+    def header_stamp(self, recorded: RawMessage) -> int | None:
         """Nanoseconds in the message's header; None for a message that has none."""
         if not has_header(self._translation.store, self.topics[recorded.topic].type):
             return None
@@ -207,7 +207,7 @@ class _Clocks:
         self._last: dict[str, int] = {}
         self._told: set[str] = set()
 
-    def see(self, recorded: Recorded) -> None:
+    def see(self, recorded: RawMessage) -> None:
         self._compare("the recording", recorded.stamp_ns, recorded.topic)
         stamp = self._bag.header_stamp(recorded)
         if stamp is not None:

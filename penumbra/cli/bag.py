@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from penumbra.options import width_and_height
 
 if TYPE_CHECKING:
-    from penumbra.bags import Drive, Stretch
+    from penumbra.bags import Drive, FrameSelection
 
 EXAMPLE = "penumbra bag street --anomaly elephant --seconds 8 --out street-with-elephant"
 
@@ -100,34 +100,38 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _stretch(arguments: argparse.Namespace) -> Stretch:
-    from penumbra.bags import Stretch
+def _selection(arguments: argparse.Namespace) -> FrameSelection:
+    from penumbra.bags import FrameSelection
 
-    return Stretch(arguments.skip, arguments.every, arguments.frames)
+    return FrameSelection(arguments.skip, arguments.every, arguments.frames)
 
 
 def _camvid(arguments: argparse.Namespace) -> Drive:
     from penumbra.offline.datasets.camvid_drive import camvid_drive
 
-    return camvid_drive(arguments.source, arguments.split, arguments.sequence, _stretch(arguments))
+    return camvid_drive(
+        arguments.source, arguments.split, arguments.sequence, _selection(arguments)
+    )
 
 
 def _kitti(arguments: argparse.Namespace) -> Drive:
     from penumbra.offline.datasets.kitti_drive import kitti_drive
 
-    return kitti_drive(arguments.source, arguments.sequence, arguments.camera, _stretch(arguments))
+    return kitti_drive(
+        arguments.source, arguments.sequence, arguments.camera, _selection(arguments)
+    )
 
 
 def _images(arguments: argparse.Namespace) -> Drive:
     from penumbra.bags import images_drive
 
-    return images_drive(arguments.source, _stretch(arguments))
+    return images_drive(arguments.source, _selection(arguments))
 
 
 def _video(arguments: argparse.Namespace) -> Drive:
     from penumbra.bags import video_drive
 
-    return video_drive(arguments.source, _stretch(arguments))
+    return video_drive(arguments.source, _selection(arguments))
 
 
 def _street(arguments: argparse.Namespace) -> Drive:

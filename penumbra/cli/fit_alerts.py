@@ -106,17 +106,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _drive(images: Path, frames: int | None) -> tuple[Drive, str]:
     """The frames, and what to call them."""
-    from penumbra.bags.frames import Stretch
-    from penumbra.bags.pictures import images_drive, video_drive
+    from penumbra.bags.frames import FrameSelection
+    from penumbra.bags.sources import images_drive, video_drive
 
-    stretch = Stretch(frames=frames)
+    selection = FrameSelection(frames=frames)
     if not images.exists():
         raise PenumbraError(f"no {images}: give a folder of pictures or a video")
     if not images.is_dir():
-        return video_drive(images, stretch), images.name
+        return video_drive(images, selection), images.name
     if (images / "val").is_dir():
-        return images_drive(images / "val", stretch), f"{images.name}/val"
-    return images_drive(images, stretch), images.name
+        return images_drive(images / "val", selection), f"{images.name}/val"
+    return images_drive(images, selection), images.name
 
 
 def _measure(
@@ -168,13 +168,13 @@ def _facts(
         likeness,
         upper_bound,
     )
-    from penumbra.vehicle.monitor import OodSettings
+    from penumbra.vehicle.monitor import MonitorSettings
 
     frame = frame_threshold(scores, arguments.false_alarm_rate)
     pixel = _quantile(pixels, arguments)
     alike = likeness(scores)
     raise_frames = tuple(arguments.raise_frames)
-    settings = OodSettings(frame.value, pixel, score_fraction=1.0, raise_frames=raise_frames)
+    settings = MonitorSettings(frame.value, pixel, score_fraction=1.0, raise_frames=raise_frames)
     hourly = 3600 * arguments.rate_hz
     # As many of the effective frames over the threshold as of all.
     share = alike.effective_frames / scores.size

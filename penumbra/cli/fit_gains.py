@@ -94,8 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
     from tqdm import tqdm
 
-    from penumbra.bags.frames import Stretch
-    from penumbra.bags.pictures import images_drive
+    from penumbra.bags.frames import FrameSelection
+    from penumbra.bags.sources import images_drive
     from penumbra.bundle import MANIFEST, load_bundle
     from penumbra.offline.fitting.gains import fit_network_gains
     from penumbra.offline.gains_file import load_gains, save_gains
@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
     start = load_gains(arguments.checkpoint, arguments.variance) if arguments.go_on else None
     if arguments.go_on and start is None:
         raise PenumbraError(f"{arguments.checkpoint} has no calibration to go on with")
-    drive = images_drive(arguments.images, Stretch())
+    drive = images_drive(arguments.images, FrameSelection())
     pictures = [cv2.cvtColor(frame.image, cv2.COLOR_BGR2RGB) for frame in drive.frames]
     totals = {"Monte Carlo": options.views, "fitting": options.steps}
     gains, facts = fit_network_gains(

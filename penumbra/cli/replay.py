@@ -62,14 +62,19 @@ def run(arguments: argparse.Namespace) -> int:
         refuse_existing(arguments.record)
     with open_bag(arguments.bag) as bag:
         try:
-            from penumbra.replay.bag_replay import Lockstep, Playing, Recording, replay
+            from penumbra.replay.bag_replay import (
+                LockstepSettings,
+                PlaybackSettings,
+                RecordingSettings,
+                replay,
+            )
         except ModuleNotFoundError as error:
             if error.name and error.name.startswith("penumbra"):
                 raise
             raise PenumbraError(
                 f"ROS 2 is not there ({error}): source it, or scripts/setup"
             ) from None
-        playing = Playing(
+        playing = PlaybackSettings(
             arguments.rate,
             arguments.loop,
             arguments.topics and tuple(arguments.topics),
@@ -77,8 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.clock,
             arguments.best_effort,
         )
-        steps = Lockstep(tuple(arguments.answer), arguments.frames, arguments.patience)
-        recording = arguments.record and Recording(
+        steps = LockstepSettings(tuple(arguments.answer), arguments.frames, arguments.patience)
+        recording = arguments.record and RecordingSettings(
             arguments.record,
             tuple(arguments.record_under),
             tuple(arguments.record_topics),

@@ -16,7 +16,7 @@ import numpy as np
 from penumbra.bags import (
     ANOMALY_TOPIC,
     Bag,
-    Stretch,
+    FrameSelection,
     array_of,
     images_drive,
     open_bag,
@@ -116,14 +116,14 @@ def _drive(source: Path | None, out: Path, frames: int | None, progress: Progres
         (source / "metadata.yaml").is_file() or source.suffix in (".mcap", ".db3", ".bag")
     ):
         return source
-    stretch = Stretch(frames=frames)
+    selection = FrameSelection(frames=frames)
     if source is None:
         seconds = SECONDS if frames is None else frames / RATE_HZ
         drive = street_drive(SEED, seconds, RATE_HZ, anomaly=ANOMALY, anomaly_at=ANOMALY_AT)
     elif source.is_dir():
-        drive = images_drive(source, stretch)
+        drive = images_drive(source, selection)
     else:
-        drive = video_drive(source, stretch)
+        drive = video_drive(source, selection)
     bag = out / "drive"
     _remove_bag(bag)
     shown = type(drive)(progress(drive.frames, drive.total), drive.total, drive.notes)

@@ -1,8 +1,8 @@
-"""Replay a bag over ROS 2 as `ros2 bag play` does, where rosbag2 is not installed, and more:
+"""Replay a bag over ROS 2 as `ros2 bag play` does, also where rosbag2 is not installed.
 
-replay(bag, Playing(rate=2.0))                               # in time, by a steady clock
-replay(bag, lockstep=Lockstep(("/penumbra/prediction",)))    # each frame after the last answer
-replay(bag, recording=Recording(Path("answers")))            # with all that the node publishes
+replay(bag, PlaybackSettings(rate=2.0))                             # in time, by a steady clock
+replay(bag, lockstep=LockstepSettings(("/penumbra/prediction",)))   # frame after answer
+replay(bag, recording=RecordingSettings(Path("answers")))           # record what the node publishes
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from penumbra.bags.reader import Bag, Recorded
-from penumbra.replay.lockstep import Conversation, Lockstep, OnAnswer
-from penumbra.replay.player import Player, Playing
-from penumbra.replay.recorder import Recorder, Recording
+from penumbra.bags.reader import Bag, RawMessage
+from penumbra.replay.lockstep import LockstepPlayer, LockstepSettings, OnAnswer
+from penumbra.replay.player import PlaybackSettings, Player
+from penumbra.replay.recorder import Recorder, RecordingSettings
 from penumbra.replay.session import Session, Stopped
 
-__all__ = ["Lockstep", "Playing", "Recording", "Summary", "replay"]
+__all__ = ["LockstepSettings", "PlaybackSettings", "RecordingSettings", "ReplaySummary", "replay"]
 
-Progress = Callable[[Iterable[Recorded], int], Iterable[Recorded]]
+Progress = Callable[[Iterable[RawMessage], int], Iterable[RawMessage]]
 
 
 @dataclass
-class Summary:
+class ReplaySummary:
     """What was done."""
 
     messages: int = 0
@@ -41,23 +41,23 @@ class Summary:
 
 def replay(
     bag: Bag,
-    playing: Playing | None = None,
-    lockstep: Lockstep | None = None,
-    recording: Recording | None = None,
+    playing: PlaybackSettings | None = None,
+    lockstep: LockstepSettings | None = None,
+    recording: RecordingSettings | None = None,
     *,
     wait: float = 0.0,
     stop: threading.Event | None = None,
     progress: Progress = lambda messages, total: messages,
     on_answer: OnAnswer | None = None,
-) -> Summary:
+) -> ReplaySummary:
     """Publish a bag; `stop` ends it early, and leaves a whole recording.
 
     Before it starts it waits up to `wait` seconds for somebody to listen to the images. In
     lockstep, `on_answer` gets every frame with the answers to it (topic to bytes), and what is
     recorded is stamped with the time in the bag: two recordings of one bag are the same.
     """
-    playing = playing or Playing()
-    summary = Summary()
+    playing = playing or PlaybackSettings()
+    summary = ReplaySummary()
     with contextlib.ExitStack() as stack:
         session = stack.enter_context(Session(stop))
         player = Player(session, bag, playing)
@@ -66,7 +66,7 @@ def replay(
             stack.enter_context(recorder.bag)
         total = sum(bag.topics[name].count for name in player.publishers)
 
-        def messages() -> Iterable[Recorded]:
+        def messages() -> Iterable[RawMessage]:
             return progress(bag.raw(list(player.publishers)), total)
 
         started = time.monotonic()
@@ -78,7 +78,7 @@ def replay(
                 started = time.monotonic()
                 player.play(messages)
             else:
-                steps = Conversation(session, bag, player, lockstep)
+                steps = LockstepPlayer(session, bag, player, lockstep)
                 steps.open(recorder)
                 started = time.monotonic()
                 try:

@@ -10,7 +10,7 @@ from rclpy.duration import Duration
 from rclpy.qos import ReliabilityPolicy
 
 from penumbra.bags.messages import SECOND, header_stamp
-from penumbra.bags.reader import Bag, Recorded
+from penumbra.bags.reader import Bag, RawMessage
 from penumbra.errors import PenumbraError
 from penumbra.replay.player import Player
 from penumbra.replay.recorder import Recorder
@@ -19,11 +19,11 @@ from penumbra.replay.session import Session, message_class
 _AFTER_STAMP = 12  # bytes: four of the encoding, and the seconds and nanoseconds of a header
 MEETING = 5.0  # seconds for two nodes of which one knows the other to meet
 Answers = dict[str, bytes]
-OnAnswer = Callable[[Recorded, Answers], None]
+OnAnswer = Callable[[RawMessage, Answers], None]
 
 
 @dataclass(frozen=True)
-class Lockstep:
+class LockstepSettings:
     """Who answers to what, and how long to wait."""
 
     answers: tuple[str, ...] = ("/penumbra/prediction",)
@@ -36,10 +36,10 @@ class Lockstep:
     """Seconds for the node to appear."""
 
 
-class Conversation:
+class LockstepPlayer:
     """One node, asked frame by frame."""
 
-    def __init__(self, session: Session, bag: Bag, player: Player, steps: Lockstep) -> None:
+    def __init__(self, session: Session, bag: Bag, player: Player, steps: LockstepSettings) -> None:
         self._session = session
         self._bag = bag
         self._player = player
@@ -79,7 +79,7 @@ class Conversation:
         self._session.make_known(self._steps.answers, MEETING)
         self._warn_of_loss()
 
-    def play(self, messages: Iterable[Recorded], on_answer: OnAnswer | None = None) -> None:
+    def play(self, messages: Iterable[RawMessage], on_answer: OnAnswer | None = None) -> None:
         """Publish all messages in their order, each frame after the answer to the last one."""
         for recorded in messages:
             self._player.tick(recorded.stamp_ns)
@@ -97,13 +97,13 @@ class Conversation:
                 patience = Duration(seconds=self._steps.patience)
                 self._player.publishers[recorded.topic].wait_for_all_acked(patience)
 
-    def _is_news(self, recorded: Recorded) -> bool:
+    def _is_news(self, recorded: RawMessage) -> bool:
         """Whether it says something else than the last message of its topic, but for its time."""
         said = recorded.data[_AFTER_STAMP:]
         before, self._last_said[recorded.topic] = self._last_said.get(recorded.topic), said
         return said != before
 
-    def _answers(self, frame: Recorded) -> Answers:
+    def _answers(self, frame: RawMessage) -> Answers:
         stamp = header_stamp(frame.data)
         self._received = {stamp: {}}
         self._came = set()

@@ -12,7 +12,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rosgraph_msgs.msg import Clock
 
 from penumbra.bags.messages import SECOND
-from penumbra.bags.reader import Bag, Recorded, Topic
+from penumbra.bags.reader import Bag, RawMessage, Topic
 from penumbra.errors import PenumbraError
 from penumbra.replay.session import Session, message_class
 
@@ -20,7 +20,7 @@ CLOCK_HZ = 40.0  # as `ros2 bag play --clock`
 
 
 @dataclass(frozen=True)
-class Playing:
+class PlaybackSettings:
     """What to publish, where, and how fast."""
 
     rate: float = 1.0
@@ -43,7 +43,7 @@ class Player:
     effort loses large images. Latched topics stay latched.
     """
 
-    def __init__(self, session: Session, bag: Bag, playing: Playing) -> None:
+    def __init__(self, session: Session, bag: Bag, playing: PlaybackSettings) -> None:
         self._session = session
         self._playing = playing
         self.now_ns = 0
@@ -62,7 +62,7 @@ class Player:
         """What a topic of the bag is called on the way out."""
         return self._playing.remap.get(topic, topic)
 
-    def publish(self, recorded: Recorded) -> None:
+    def publish(self, recorded: RawMessage) -> None:
         """Send one message; its bytes go out as they are."""
         self.now_ns = recorded.stamp_ns
         self.publishers[recorded.topic].publish(recorded.data)
@@ -74,7 +74,7 @@ class Player:
             seconds, nanoseconds = divmod(now_ns, SECOND)
             self._clock.publish(Clock(clock=Time(sec=seconds, nanosec=nanoseconds)))
 
-    def play(self, messages: Callable[[], Iterable[Recorded]]) -> None:
+    def play(self, messages: Callable[[], Iterable[RawMessage]]) -> None:
         """Publish in the rhythm of the recording, by a steady clock.
 
         Where time in the bag runs backwards, it goes on from there at once.

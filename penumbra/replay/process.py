@@ -22,7 +22,7 @@ from penumbra.errors import PenumbraError
 from penumbra.replay import child
 
 if TYPE_CHECKING:
-    from penumbra.replay.bag_replay import Summary
+    from penumbra.replay.bag_replay import ReplaySummary
 
 NODE = "/penumbra"
 PATIENCE = 60.0  # seconds for a frame's answer, or for the node to appear
@@ -52,7 +52,7 @@ def send_through_node(
     threads: int = 0,
     image_topic: str | None = None,
     progress: Progress = lambda work, total: work,
-) -> Summary:
+) -> ReplaySummary:
     """Replay `bag` in lockstep through a node that is started for it, in a ROS domain of its own.
 
     Waits for all of `answers` (names of the node's outputs) to each frame. The rosbag2 `recording`
@@ -60,7 +60,12 @@ def send_through_node(
     the messages that are sent, and may leave some out.
     """
     need_ros()
-    from penumbra.replay.bag_replay import Lockstep, Playing, Recording, replay
+    from penumbra.replay.bag_replay import (
+        LockstepSettings,
+        PlaybackSettings,
+        RecordingSettings,
+        replay,
+    )
     from penumbra.replay.domain import private_domain
 
     images = bag.image_topic(image_topic)
@@ -76,9 +81,9 @@ def send_through_node(
     with private_domain(), node_process(parameters, log) as node:
         summary = replay(
             bag,
-            Playing(topics=tuple(names), remap=names),
-            Lockstep(expected, images.name, patience=PATIENCE, ready=PATIENCE),
-            Recording(recording, **wanted),
+            PlaybackSettings(topics=tuple(names), remap=names),
+            LockstepSettings(expected, images.name, patience=PATIENCE, ready=PATIENCE),
+            RecordingSettings(recording, **wanted),
             stop=node.ended,
             progress=progress,
         )

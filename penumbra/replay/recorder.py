@@ -20,7 +20,7 @@ LONGEST_QUIET = 10.0  # seconds to wait for quiet
 
 
 @dataclass(frozen=True)
-class Recording:
+class RecordingSettings:
     """Where to, and what: the topics in `topics`, and all in the namespaces `under`."""
 
     out: Path
@@ -36,7 +36,7 @@ class Recording:
 class Recorder:
     """Subscribes to every topic that is wanted as soon as somebody publishes it."""
 
-    def __init__(self, session: Session, recording: Recording, warn: Warn) -> None:
+    def __init__(self, session: Session, recording: RecordingSettings, warn: Warn) -> None:
         self._session = session
         self._recording = recording
         self._warn = warn

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from sensor_msgs.msg import CameraInfo
 
-from penumbra.bags import Bag, Recorded
+from penumbra.bags import Bag, RawMessage
 from penumbra.bags.messages import COMPRESSED_IMAGE, restamped
 from penumbra.bundle import Bundle
 from penumbra.replay.exchange import Exchange
@@ -72,7 +72,7 @@ def soak(
     return record
 
 
-def _endless(bag: Bag, topics: list[str]) -> Iterator[Recorded]:
+def _endless(bag: Bag, topics: list[str]) -> Iterator[RawMessage]:
     while True:
         yield from bag.raw(topics)
 
@@ -106,7 +106,7 @@ class _Watch:
         self._last_answered = 0
         exchange.on_answer = self._note
 
-    def run(self, messages: Iterator[Recorded], images: str, cameras: dict) -> None:
+    def run(self, messages: Iterator[RawMessage], images: str, cameras: dict) -> None:
         before = self._drops()
         try:
             self._send(messages, images, cameras)
@@ -122,7 +122,7 @@ class _Watch:
                 record.sent.append(sent)
                 record.latency_ms.append(self._latency.get(stamp, float("nan")))
 
-    def _send(self, messages: Iterator[Recorded], images: str, cameras: dict) -> None:
+    def _send(self, messages: Iterator[RawMessage], images: str, cameras: dict) -> None:
         period, due, end = 1 / self._record.rate_hz, self._start, self._start + self._seconds
         for recorded in messages:
             if recorded.topic != images:

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 import penumbra
-from penumbra.bags import Bag, Recorded, open_bag
+from penumbra.bags import Bag, RawMessage, open_bag
 from penumbra.bags.messages import header_stamp
 from penumbra.bundle import Bundle, load_bundle
 from penumbra.errors import PenumbraError
@@ -111,7 +111,7 @@ def _send(
     """The chosen frames, and everything else that the node listens to, through the node."""
     wanted = set(stamps)
 
-    def chosen(recorded: Recorded) -> bool:
+    def chosen(recorded: RawMessage) -> bool:
         return recorded.topic != images or header_stamp(recorded.data) in wanted
 
     done = send_through_node(

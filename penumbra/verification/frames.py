@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import yaml
 
-from penumbra.bags import DEPTH_TOPIC, LABELS_TOPIC, Bag, Recorded, array_of
+from penumbra.bags import DEPTH_TOPIC, LABELS_TOPIC, Bag, RawMessage, array_of
 from penumbra.bags.messages import header_stamp
 from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
@@ -63,7 +63,7 @@ def answers(
     bag: Bag, recording: Bag, topic: str, stamps: Sequence[int], bundle: Bundle
 ) -> Iterator[Answer]:
     """Frame by frame in the order of `stamps`, read from both bags as they are needed."""
-    from penumbra.vehicle.node.camera import fitted
+    from penumbra.vehicle.pictures import fit_to_size
 
     wanted = set(stamps)
     images = _Stream(bag, topic, wanted)
@@ -82,7 +82,7 @@ def answers(
         infer_ms, total_ms = times[stamp]
         yield Answer(
             stamp,
-            fitted(read(images.at(stamp), bundle.input.channel_order), size),
+            fit_to_size(read(images.at(stamp), bundle.input.channel_order), size),
             maps["prediction"],
             maps["uncertainty" if segments else "disparity/std"],
             maps["confidence"] / np.float32(255) if segments else None,
@@ -99,7 +99,7 @@ class _Stream:
     def __init__(self, bag: Bag, topic: str, wanted: set[int]) -> None:
         self._bag, self._wanted = bag, wanted
         self._messages = bag.raw([topic])
-        self._waiting: dict[int, Recorded] = {}
+        self._waiting: dict[int, RawMessage] = {}
 
     def at(self, stamp: int) -> Any:
         """None if there is no message with this stamp."""

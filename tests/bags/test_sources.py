@@ -12,7 +12,7 @@ from penumbra.bags import (
     COMPRESSED_TOPIC,
     DEPTH_TOPIC,
     LABELS_TOPIC,
-    Stretch,
+    FrameSelection,
     array_of,
     images_drive,
     open_bag,
@@ -71,8 +71,8 @@ def test_camvid_counts_video_frames_at_30_hz_and_keeps_sequences_apart(camvid):
 
 def test_camvid_a_stretch_of_one_sequence(camvid):
     assert seconds(frames_of(camvid_drive(camvid, sequence="Seq05VD"))) == [0, 1]
-    stretch = Stretch(skip=1, every=2, frames=1)
-    assert seconds(frames_of(camvid_drive(camvid, stretch=stretch))) == [286]
+    selection = FrameSelection(skip=1, every=2, frames=1)
+    assert seconds(frames_of(camvid_drive(camvid, selection=selection))) == [286]
 
 
 def test_camvid_without_labels_and_with_a_broken_one(camvid):
@@ -88,8 +88,8 @@ def test_camvid_without_labels_and_with_a_broken_one(camvid):
     [
         (lambda p: camvid_drive(p, sequence="0016E5"), "it has 0001TP, Seq05VD"),
         (lambda p: camvid_drive(p, split="val"), "no folder .*val"),
-        (lambda p: camvid_drive(p, stretch=Stretch(skip=5)), "leaves nothing of 5 frames"),
-        (lambda p: Stretch(every=0), "--every is 0"),
+        (lambda p: camvid_drive(p, selection=FrameSelection(skip=5)), "leaves nothing of 5 frames"),
+        (lambda p: FrameSelection(every=0), "--every is 0"),
         (lambda p: images_drive(p / "none"), "no folder"),
         (lambda p: images_drive(p), "no image"),
         (lambda p: video_drive(p / "none.mp4"), "no file"),
@@ -215,7 +215,7 @@ def test_video(video):
     assert seconds(frames) == [number * 0.04 for number in range(10)]
     # MJPG keeps an even grey to a level or two.
     assert [round(frame.image.mean() / 25) for frame in frames] == list(range(10))
-    drive = video_drive(video, Stretch(skip=1, every=3, frames=3))
+    drive = video_drive(video, FrameSelection(skip=1, every=3, frames=3))
     part = frames_of(drive)
     assert [round(frame.image.mean() / 25) for frame in part] == [1, 4, 7]
     assert seconds(part) == [0.04, 0.16, 0.28]
@@ -244,7 +244,7 @@ def test_street_is_seeded_and_its_anomaly_enters_when_told():
 
 
 def test_real_camvid(data_dir, tmp_path):
-    drive = camvid_drive(data_dir / "camvid", sequence="0001TP", stretch=Stretch(frames=2))
+    drive = camvid_drive(data_dir / "camvid", sequence="0001TP", selection=FrameSelection(frames=2))
     write_drive(drive, tmp_path / "bag", compressed=True)
     with open_bag(tmp_path / "bag") as bag:
         found = [(topic, stamp - START_NS, message) for topic, stamp, message in bag]
@@ -258,7 +258,8 @@ def test_real_camvid(data_dir, tmp_path):
 
 def test_real_kitti(data_dir, tmp_path):
     write_drive(
-        kitti_drive(data_dir / "kitti" / "raw", stretch=Stretch(frames=2)), tmp_path / "bag"
+        kitti_drive(data_dir / "kitti" / "raw", selection=FrameSelection(frames=2)),
+        tmp_path / "bag",
     )
     with open_bag(tmp_path / "bag") as bag:
         found = {(topic, stamp): message for topic, stamp, message in bag}

@@ -26,7 +26,7 @@ from penumbra.bags import (
 )
 from penumbra.bags.messages import IMAGE, START_NS, header_stamp, jazzy
 from penumbra.errors import PenumbraError
-from penumbra.replay.bag_replay import Lockstep, Playing, Recording, replay
+from penumbra.replay.bag_replay import LockstepSettings, PlaybackSettings, RecordingSettings, replay
 from penumbra.replay.domain import private_domain
 from penumbra.replay.session import Session
 
@@ -59,18 +59,18 @@ def bag(drive):
     assert warnings == []
 
 
-def to(name: str, **others) -> Playing:
-    return Playing(remap={IMAGE_TOPIC: f"/{name}/image"}, **others)
+def to(name: str, **others) -> PlaybackSettings:
+    return PlaybackSettings(remap={IMAGE_TOPIC: f"/{name}/image"}, **others)
 
 
-def steps(name: str, *more: str, patience=LONG, ready=LONG) -> Lockstep:
-    return Lockstep((f"/{name}/prediction", *more), patience=patience, ready=ready)
+def steps(name: str, *more: str, patience=LONG, ready=LONG) -> LockstepSettings:
+    return LockstepSettings((f"/{name}/prediction", *more), patience=patience, ready=ready)
 
 
 def test_two_replays_in_lockstep_give_the_same_recording(bag, tmp_path):
     seen = []
     for name in ("first", "second"):
-        recording = Recording(tmp_path / name, under=("/answering",))
+        recording = RecordingSettings(tmp_path / name, under=("/answering",))
         answers = steps("answering", "/answering/ood")
         summary = replay(
             bag, to("answering"), answers, recording, on_answer=lambda *pair: seen.append(pair)
@@ -100,7 +100,7 @@ def test_two_replays_in_lockstep_give_the_same_recording(bag, tmp_path):
 
 def test_what_is_only_recorded_is_complete_too(bag, tmp_path):
     """/answering/late is no answer, and would be overtaken if the next frame were not held back."""
-    recording = Recording(tmp_path / "out", under=(), topics=("/answering/late",))
+    recording = RecordingSettings(tmp_path / "out", under=(), topics=("/answering/late",))
     replay(bag, to("answering"), steps("answering"), recording)
     stamps = [message.stamp_ns for message in read(tmp_path / "out")]
     assert stamps == [START_NS + number * TENTH for number in range(FRAMES)]
@@ -116,7 +116,7 @@ def test_a_frame_without_an_answer_is_sent_once_more(tmp_path):
 
 
 def test_a_node_that_never_answers_is_an_error_and_no_recording(bag, tmp_path):
-    recording = Recording(tmp_path / "out", under=("/silent",))
+    recording = RecordingSettings(tmp_path / "out", under=("/silent",))
     with pytest.raises(PenumbraError, match="no answer on /silent/prediction to frame 1 .*twice"):
         replay(bag, to("silent"), steps("silent", patience=0.2), recording)
     assert list(tmp_path.iterdir()) == []
@@ -162,7 +162,7 @@ def test_in_time_with_a_clock(bag, tmp_path):
     listener = threading.Thread(target=listen)
     listener.start()
     assert heard.wait(LONG)
-    recording = Recording(tmp_path / "out", under=(), topics=("/answering/prediction",))
+    recording = RecordingSettings(tmp_path / "out", under=(), topics=("/answering/prediction",))
     summary = replay(bag, to("answering", rate=0.5, clock=True), None, recording, wait=LONG)
     done.set()
     listener.join(LONG)
@@ -197,7 +197,7 @@ def test_a_loop_goes_on_until_stopped_and_leaves_a_whole_recording(bag, tmp_path
             stop.set()
         return messages
 
-    recording = Recording(tmp_path / "out", under=("/answering",))
+    recording = RecordingSettings(tmp_path / "out", under=("/answering",))
     playing = to("answering", rate=20.0, loop=True)
     summary = replay(bag, playing, None, recording, wait=LONG, stop=stop, progress=progress)
     assert not summary.finished
@@ -244,7 +244,7 @@ def test_types_that_are_not_installed(tmp_path):
         (warning,) = warnings
         assert "/zoo holds zoo/msg/Elephant, which is not installed" in warning
         with pytest.raises(PenumbraError, match="source the workspace"):
-            replay(bag, Playing(topics=("/zoo",)))
+            replay(bag, PlaybackSettings(topics=("/zoo",)))
 
 
 def test_the_command_line_from_lockstep_to_recording(drive, tmp_path):

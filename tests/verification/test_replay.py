@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penumbra.bags import Stretch, open_bag, write_drive
+from penumbra.bags import FrameSelection, open_bag, write_drive
 from penumbra.bundle import load_bundle
 from penumbra.offline.datasets.camvid_drive import camvid_drive
 from penumbra.offline.datasets.kitti_drive import kitti_drive
@@ -50,9 +50,9 @@ def assert_near(facts):
     assert set(verdicts.values()) == {"held"}, facts["figures"]
 
 
-def _kitti(data_dir, stretch):
+def _kitti(data_dir, selection):
     (camera,) = (data_dir / "kitti" / "raw").glob("*/*/image_02")
-    return kitti_drive(camera.parents[1], camera.parent.name, stretch=stretch)
+    return kitti_drive(camera.parents[1], camera.parent.name, selection=selection)
 
 
 def test_rendered_street(exported, tmp_path):
@@ -71,8 +71,8 @@ def test_rendered_street(exported, tmp_path):
 
 @pytest.mark.parametrize("sequence", ["0001TP", "Seq05VD"])
 def test_camvid(sequence, exported, data_dir, small_bag):
-    stretch = Stretch(skip=10, every=15, frames=2)
-    drive = camvid_drive(data_dir / "camvid", "test", sequence, stretch)
+    selection = FrameSelection(skip=10, every=15, frames=2)
+    drive = camvid_drive(data_dir / "camvid", "test", sequence, selection)
     bundle = exported("class", softmax="moment")
     facts = verify(small_bag(drive, width=240), str(bundle.path), samples=200)
     assert_near(facts)
@@ -80,7 +80,7 @@ def test_camvid(sequence, exported, data_dir, small_bag):
 
 
 def test_kitti(exported, data_dir, small_bag):
-    drive = _kitti(data_dir, Stretch(frames=2))
+    drive = _kitti(data_dir, FrameSelection(frames=2))
     facts = verify(small_bag(drive, width=310), str(exported("monodepth").path), samples=400)
     assert [check["verdict"] for check in facts["checks"]] == ["held", "held"]
     assert facts["figures"]["disparity_relative_error"] < 0.02
@@ -100,11 +100,13 @@ def test_shipped(name, tmp_path, request):
     if "street" in name:
         drive = street_drive(21, 0.4, 5.0)
     elif bundle.task == "depth":
-        drive = _kitti(request.getfixturevalue("data_dir"), Stretch(skip=20, every=20, frames=2))
+        drive = _kitti(
+            request.getfixturevalue("data_dir"), FrameSelection(skip=20, every=20, frames=2)
+        )
     else:
-        stretch = Stretch(skip=30, every=60, frames=2)
+        selection = FrameSelection(skip=30, every=60, frames=2)
         folder = request.getfixturevalue("data_dir") / "camvid"
-        drive = camvid_drive(folder, "test", None, stretch)
+        drive = camvid_drive(folder, "test", None, selection)
     write_drive(drive, tmp_path / "drive")
     everywhere = bundle.manifest["variant"]["dropout"] == "encdec"  # nothing to keep: slow
     facts = verify(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import cv2
 
-from penumbra.bags.frames import Drive, DriveFrame, Stretch, stamp_at
+from penumbra.bags.frames import Drive, DriveFrame, FrameSelection, stamp_at
 from penumbra.bags.messages import SECOND, START_NS
 from penumbra.errors import PenumbraError
 from penumbra.image_files import read_image_file
@@ -31,7 +31,10 @@ class _Picture:
 
 
 def camvid_drive(
-    folder: Path, split: str = "test", sequence: str | None = None, stretch: Stretch | None = None
+    folder: Path,
+    split: str = "test",
+    sequence: str | None = None,
+    selection: FrameSelection | None = None,
 ) -> Drive:
     """The frames of `sequence` (None: of all in the split, one after the other).
 
@@ -46,7 +49,7 @@ def camvid_drive(
                 f"no sequence {sequence!r} in {folder / split}: it has {', '.join(there)}"
             )
         pictures = [picture for picture in pictures if picture.sequence == sequence]
-    pictures = (stretch or Stretch()).of(pictures)
+    pictures = (selection or FrameSelection()).of(pictures)
     stamps = _stamps(pictures)
     notes = {
         "source": f"CamVid {split}",

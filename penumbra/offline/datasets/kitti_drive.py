@@ -11,7 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from penumbra.bags.frames import Drive, DriveFrame, Stretch
+from penumbra.bags.frames import Drive, DriveFrame, FrameSelection
 from penumbra.bags.messages import SECOND, START_NS, CameraModel
 from penumbra.errors import PenumbraError
 from penumbra.image_files import read_image_file
@@ -29,7 +29,7 @@ def kitti_drive(
     folder: Path,
     sequence: str | None = None,
     camera: str | None = None,
-    stretch: Stretch | None = None,
+    selection: FrameSelection | None = None,
 ) -> Drive:
     """One drive under `folder`; `sequence` names it where there are several."""
     drive = _chosen(folder, sequence)
@@ -46,7 +46,7 @@ def kitti_drive(
     stamps = dict(zip(files, _stamps(clock, files), strict=True))
     calibration = drive.parent / "calib_cam_to_cam.txt" if is_raw else drive / "calib.txt"
     measured = drive / _DEPTH / "groundtruth" / camera
-    files = (stretch or Stretch()).of(files)
+    files = (selection or FrameSelection()).of(files)
     values = _values(calibration)
 
     def frames() -> Iterator[DriveFrame]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import cv2
 
-from penumbra.bags.frames import Drive, DriveFrame, Stretch, positive, stamp_at
+from penumbra.bags.frames import Drive, DriveFrame, FrameSelection, positive, stamp_at
 from penumbra.bags.messages import START_NS
 from penumbra.errors import PenumbraError
 from penumbra.image_files import read_image_file
@@ -18,14 +18,14 @@ IMAGES_HZ = 10.0
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
-def images_drive(folder: Path, stretch: Stretch | None = None) -> Drive:
+def images_drive(folder: Path, selection: FrameSelection | None = None) -> Drive:
     """All JPEG and PNG files of a folder by name, where 10 comes after 9."""
     if not folder.is_dir():
         raise PenumbraError(f"no folder {folder}")
     files = sorted((f for f in folder.iterdir() if f.suffix.lower() in _SUFFIXES), key=_by_numbers)
     if not files:
         raise PenumbraError(f"no image (JPEG or PNG) in {folder}")
-    files = (stretch or Stretch()).of(files)
+    files = (selection or FrameSelection()).of(files)
 
     def frames() -> Iterator[DriveFrame]:
         for place, file in enumerate(files):
@@ -35,23 +35,23 @@ def images_drive(folder: Path, stretch: Stretch | None = None) -> Drive:
     return Drive(frames(), len(files), {"source": folder.name})
 
 
-def video_drive(file: Path, stretch: Stretch | None = None) -> Drive:
+def video_drive(file: Path, selection: FrameSelection | None = None) -> Drive:
     """The frames of a video at the rate that it says itself."""
     if not file.is_file():
         raise PenumbraError(f"no file {file}")
-    stretch = stretch or Stretch()
+    selection = selection or FrameSelection()
     video = cv2.VideoCapture(str(file))
     if not video.isOpened():
         raise PenumbraError(f"{file} is no video that OpenCV can read: convert it to MP4 or AVI")
     rate = positive(video.get(cv2.CAP_PROP_FPS), f"the frame rate in {file}")
     # Some containers do not say how many there are, or say it wrongly: only for the progress bar.
-    count = int(max(0, video.get(cv2.CAP_PROP_FRAME_COUNT) - stretch.skip))
-    total = min(count // stretch.every, stretch.frames or count) if count else None
+    count = int(max(0, video.get(cv2.CAP_PROP_FRAME_COUNT) - selection.skip))
+    total = min(count // selection.every, selection.frames or count) if count else None
 
     def frames() -> Iterator[DriveFrame]:
         place = 0
         try:
-            for wanted in stretch.places():
+            for wanted in selection.places():
                 while place < wanted and video.grab():
                     place += 1
                 found, image = video.read()
