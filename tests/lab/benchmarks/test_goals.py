@@ -6,10 +6,10 @@ import pytest
 import tiny_bundles
 
 from penumbra.bundle import load_bundle
-from penumbra.lab.benchmarks.goals import GOALS, NOT_YET, form_of, kind_of, table
+from penumbra.lab.benchmarks.goals import GOALS, NOT_YET, variance_form, network_kind, table
 from penumbra.share import config_folder
 
-PAGE = Path(__file__).parents[3] / "docs" / "BENCHMARKS.md"
+PAGE = Path(__file__).parents[3] / "docs" / "benchmarks.md"
 
 
 def cells(text: str) -> list[list[str]]:
@@ -54,7 +54,7 @@ def test_the_page_has_the_table_that_is_printed():
 )
 def test_every_shipped_bundle_has_goals(name, kind, form):
     bundle = load_bundle(config_folder() / "models" / name)
-    assert (kind_of(bundle), form_of(bundle)) == (kind, form)
+    assert (network_kind(bundle), variance_form(bundle)) == (kind, form)
     assert f"{kind}/{form}" in GOALS
 
 
@@ -63,4 +63,4 @@ def test_depth_has_one_form_calibrated_or_not(tmp_path):
     for variance in ("diagonal", "calibrated"):
         changes = {"variant": {**variant, "relu": "moment", "variance": variance}}
         bundle = tiny_bundles.depth(tmp_path / variance, **changes)
-        assert f"{kind_of(bundle)}/{form_of(bundle)}" == "monodepth/diagonal"
+        assert f"{network_kind(bundle)}/{variance_form(bundle)}" == "monodepth/diagonal"
