@@ -1,11 +1,12 @@
-"""Objects that no model here was trained on, and that have no class: what an alert is for.
+"""Objects without a class, on which no model was trained; an alert should report them.
 
-Each stands on the origin and faces -z, towards whoever drives up to it.
+Each stands at the origin and faces -z, towards an approaching vehicle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from penumbra.errors import PenumbraError
 from penumbra.offline.datasets.camvid_classes import VOID
@@ -47,7 +48,7 @@ def _elephant(body: Builder) -> None:
         for z in (-0.3, 1.25):
             body.rod((side * 0.45, 0, z), (side * 0.45, 1.4, z), 0.23, "hide", grey)
     joints = [(0, 1.75, -1.25), (0, 1.25, -1.5), (0, 0.75, -1.5), (0, 0.4, -1.7)]
-    for start, end, radius in zip(joints, joints[1:], (0.22, 0.17, 0.13), strict=False):
+    for (start, end), radius in zip(pairwise(joints), (0.22, 0.17, 0.13), strict=True):
         long = [b + 0.25 * (b - a) for a, b in zip(start, end, strict=True)]
         body.rod(start, long, radius, "hide", grey, tube=False)
 
@@ -59,7 +60,7 @@ def _crate(body: Builder) -> None:
 
 
 def _traffic_light(body: Builder) -> None:
-    """Fallen: it lies across the lane."""
+    """A fallen traffic light, across the lane."""
     body.rod((-1.7, 0.12, 0.3), (1.0, 0.12, -0.2), 0.09, tint=(0.3, 0.32, 0.3))
     body.box((0.7, 0.02, -0.5), (1.75, 0.55, 0.1), "plain", (0.08, 0.08, 0.08))
     lamps = ((0.2, 0.2, 1.0), (0.15, 0.75, 1.0), (0.4, 0.95, 0.3))
@@ -104,7 +105,7 @@ KINDS = tuple(_MAKERS)
 
 
 def make(kind: str) -> Mesh:
-    """The mesh of one of KINDS, labelled VOID and marked as anomaly."""
+    """The mesh of one of KINDS, labelled VOID and marked as an anomaly."""
     if kind not in _MAKERS:
         raise PenumbraError(f"anomaly {kind!r} is unknown: choose one of {', '.join(KINDS)}")
     body = Builder(VOID)

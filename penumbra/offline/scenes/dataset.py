@@ -1,7 +1,7 @@
-"""Rendered streets as files, in the layouts of the real data sets, so that all else stays the same.
+"""Rendered streets as files, in the layouts of the real data sets.
 
-`camvid`: train/ trainannot/ val/ … of which every tenth frame is val and every tenth test.
-`stereo`: left/ right/ depth/ depth_right/ calib.txt (see `kitti.py`); the sky reads 256 m.
+- `camvid`: train/ trainannot/ val/ …; of ten frames one is for val and one for test.
+- `stereo`: left/ right/ depth/ depth_right/ calib.txt (see `kitti.py`); the sky is at 256 m.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cv2
 import numpy as np
 
 from penumbra.errors import PenumbraError
 from penumbra.files import cache_folder, write_atomically
-
-if TYPE_CHECKING:
-    from penumbra.offline.scenes import Camera
+from penumbra.offline.scenes.camera import Camera
+from penumbra.offline.scenes.dense_traffic import with_dense_traffic
+from penumbra.offline.scenes.rendering import render, stereo
+from penumbra.offline.scenes.street_layout import street
 
 LAYOUTS = ("camvid", "stereo")
 _SPLITS = ("train",) * 8 + ("val", "test")
 _NOTE = "scenes.json"
 _STREETS_PER_SEED = 1_000_000
-_JAMMED = 0.8  # the share of stereo scenes in dense traffic
-_EDITION = 3  # of the stereo scenes: another one is not mixed with what a cache holds
+_DENSE_TRAFFIC = 0.8  # share of the stereo scenes
+_EDITION = 3  # of the stereo scenes; scenes of different editions are not mixed in a cache
 
 
 @dataclass(frozen=True)
 class RenderingPlan:
-    """What is drawn; frame n of a plan is the same whenever and by whomever it is drawn."""
+    """What is rendered. Frame n of a plan is always the same."""
 
     layout: str
     width: int
@@ -49,7 +50,7 @@ class RenderingPlan:
             raise PenumbraError(f"a seed of {self.seed}: give 0 or more")
 
     def files(self, number: int) -> dict[str, str]:
-        """The names of a frame's files, by what is in them."""
+        """The file names of a frame by their content."""
         name = f"{number:06d}.png"
         if self.layout == "camvid":
             split = _SPLITS[number % len(_SPLITS)]
@@ -58,7 +59,7 @@ class RenderingPlan:
 
 
 def kitti_plan(size: tuple[int, int], seed: int = 0, baseline_m: float = 0.54) -> RenderingPlan:
-    """Stereo pairs with KITTI's field of view, somewhat larger than (height, width) `size`."""
+    """Stereo pairs with KITTI's field of view, 1.2 times as wide as (height, width) `size`."""
     width = round(size[1] * 1.2)
     return RenderingPlan("stereo", width, round(width * 375 / 1242), seed, baseline_m)
 
@@ -68,7 +69,7 @@ def cached_stereo(
     frames: int,
     progress: Callable[[Iterable, int], Iterable] = lambda work, _: work,
 ) -> Path:
-    """The folder with (at least) so many pairs of `plan`, drawn now as far as they are missing."""
+    """The cache folder with at least `frames` pairs of `plan`; missing ones are rendered now."""
     name = f"{plan.width}x{plan.height}-seed{plan.seed}-{plan.baseline_m:g}m-v{_EDITION}"
     folder = cache_folder() / "rendered" / name
     write_scenes(plan, frames, folder, progress=progress)
@@ -82,10 +83,10 @@ def write_scenes(
     workers: int | None = None,
     progress: Callable[[Iterable, int], Iterable] = lambda work, _: work,
 ) -> int:
-    """Draw the frames that `folder` does not have yet; returns how many those were.
+    """Render the frames that `folder` lacks; returns their number.
 
-    Every file is whole or absent, so a stopped run is continued by the same call. `workers` is a
-    number of processes (None: one per core); `progress` may wrap the work in a bar.
+    Files are written atomically, so the same call continues an interrupted run. `workers` is the
+    number of processes (None: one per core); `progress` may wrap the work in a progress bar.
     """
     if frames < 1:
         raise PenumbraError(f"{frames} frames: give at least one")
@@ -104,7 +105,7 @@ def write_scenes(
         for _ in progress(map(_write_frame, work), len(work)):
             pass
         return len(missing)
-    # Fresh processes: torch's threads, if there are any, do not survive a fork.
+    # Spawned, since the threads of torch do not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
         workers, context, initializer=cv2.setNumThreads, initargs=(1,)
@@ -119,17 +120,17 @@ def write_scenes(
 
 
 def _claim(folder: Path, plan: RenderingPlan) -> None:
-    """Note in the folder what it holds; refuse to mix it with something else."""
+    """Record the plan in the folder; refuse to mix it with another one."""
     note = folder / _NOTE
     if note.is_file():
         before = json.loads(note.read_text())
         if before != asdict(plan):
             raise PenumbraError(
-                f"{folder} holds other scenes ({_described(before)}): take another folder"
+                f"{folder} holds other scenes ({_described(before)}): use another folder"
             )
         return
     if folder.is_dir() and any(folder.iterdir()):
-        raise PenumbraError(f"{folder} is not empty and holds no {_NOTE}: take another folder")
+        raise PenumbraError(f"{folder} is not empty and has no {_NOTE}: use another folder")
     if plan.layout == "stereo":
         write_atomically(folder / "calib.txt", _calibration(plan))
     write_atomically(note, json.dumps(asdict(plan)) + "\n")
@@ -140,9 +141,6 @@ def _described(plan: dict[str, Any]) -> str:
 
 
 def _write_frame(work: tuple[RenderingPlan, int, Path]) -> None:
-    from penumbra.offline.scenes import Camera, render, stereo, street
-    from penumbra.offline.scenes.jam import in_a_jam
-
     plan, number, folder = work
     seed = plan.seed * _STREETS_PER_SEED + number
     scene = street(seed)
@@ -151,8 +149,8 @@ def _write_frame(work: tuple[RenderingPlan, int, Path]) -> None:
         images = {"image": view.image, "labels": view.labels}
     else:
         random = np.random.default_rng((seed, 8))
-        if random.random() < _JAMMED:
-            scene = in_a_jam(scene, random)
+        if random.random() < _DENSE_TRAFFIC:
+            scene = with_dense_traffic(scene, random)
         left, right = stereo(scene, _rig(plan, seed))
         images = {
             "left": left.image,
@@ -166,9 +164,7 @@ def _write_frame(work: tuple[RenderingPlan, int, Path]) -> None:
 
 
 def _rig(plan: RenderingPlan, seed: int) -> Camera:
-    """KITTI's rig, mounted a little differently on every vehicle."""
-    from penumbra.offline.scenes import Camera
-
+    """KITTI's rig, with a slightly different mounting in every scene."""
     random = np.random.default_rng((seed, 7))
     return Camera.kitti(
         plan.width,
@@ -183,7 +179,7 @@ def _rig(plan: RenderingPlan, seed: int) -> Camera:
 def _calibration(plan: RenderingPlan) -> str:
     """KITTI's P2 and P3 of the rig, which all frames share."""
     rig = _rig(plan, 0)
-    (x, y), f = rig.centre, rig.focal
+    (x, y), f = rig.centre, rig.focal_px
     lines = [
         f"{name}: {f:.6f} 0 {x:g} {shift:.6f} 0 {f:.6f} {y:g} 0 0 0 1 0"
         for name, shift in (("P2", 0.0), ("P3", -f * plan.baseline_m))
@@ -192,5 +188,5 @@ def _calibration(plan: RenderingPlan) -> str:
 
 
 def _sixteen_bit(depth: np.ndarray) -> np.ndarray:
-    """Metres x 256, at least 1 (0 would mean: not measured), at most 65535."""
+    """Metres x 256, from 1 (0 means not measured) to 65535."""
     return np.clip(np.rint(depth * 256), 1, 65535).astype(np.uint16)

@@ -1,4 +1,4 @@
-"""A drive along a street, frame by frame, in which something strange may enter the road."""
+"""A drive along a street, frame by frame, in which an anomaly may enter the road."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ import numpy as np
 from penumbra.errors import PenumbraError
 from penumbra.offline.scenes import anomalies
 from penumbra.offline.scenes.camera import Camera, View
-from penumbra.offline.scenes.layout import street
-from penumbra.offline.scenes.picture import render
+from penumbra.offline.scenes.rendering import render
 from penumbra.offline.scenes.scene import Actor, Ego, Scene
+from penumbra.offline.scenes.street_layout import street
 
 START = 4.0
 """Metres along the street at which a drive begins."""
 AHEAD = 15.0
-"""Metres from the anomaly at which the driver begins to brake, ..."""
+"""Distance in metres from the anomaly at which the driver begins to brake."""
 HALT = 6.5
-"""... and at which the vehicle comes to rest."""
+"""Distance in metres from the anomaly at which the vehicle stops."""
 REACTION = 0.6
-"""Seconds from the anomaly's start until the driver brakes."""
+"""Seconds from the anomaly's appearance until the driver brakes."""
 ASIDE, ENTRY_SPEED = 11.0, 5.0
-"""The anomaly comes from this many metres beside the lane (out of sight, or behind the houses)
+"""The anomaly starts this many metres beside the lane, out of sight or behind the houses, and moves
 at this many metres per second."""
 
 
 @dataclass(frozen=True)
 class RenderedFrame:
+    """One moment of a drive; `right` is the view of the right camera, if asked for."""
+
     index: int
     time: float
     scene: Scene
@@ -48,14 +50,14 @@ def drive(
     stereo: bool = False,
     traffic: str | None = None,
 ) -> Iterator[RenderedFrame]:
-    """Frames of one street and one moving eye, rendered as they are asked for.
+    """Frames of a drive along one street, rendered lazily.
 
-    The vehicle drives at `speed` m/s. At `anomaly_at` seconds (None: never) the anomaly starts to
-    come from the side into the lane ahead, and is in it 2.2 s later; the driver brakes and stops
-    before it. Before `anomaly_at` it is not in the world at all.
+    The vehicle drives at `speed` m/s. At `anomaly_at` seconds (None: never) the anomaly appears
+    beside the road and moves into the lane ahead, which it reaches 2.2 s later; the driver brakes
+    and stops before it.
     """
     if isinstance(frames, bool) or not isinstance(frames, (int, np.integer)) or frames < 1:
-        raise PenumbraError(f"drive: frames is {frames!r}: give a whole number from 1 on")
+        raise PenumbraError(f"drive: frames is {frames!r}: give an integer from 1 on")
     scene = journey(seed, frames / _positive(fps, "fps"), speed, anomaly, anomaly_at, traffic)
     return _frames(scene, int(frames), float(fps), camera or Camera(), stereo)
 
@@ -68,7 +70,7 @@ def journey(
     anomaly_at: float | None = None,
     traffic: str | None = None,
 ) -> Scene:
-    """The scene that `drive` renders: `journey(...).at(time)` is any of its moments."""
+    """The scene that `drive` renders; `journey(...).at(time)` is the scene at a time."""
     _positive(seconds, "seconds")
     if not 0 <= speed <= 40:
         raise PenumbraError(f"drive: speed is {speed!r} m/s: give 0 to 40")
@@ -97,7 +99,7 @@ def journey(
 
 
 def _give_way(actors: Iterable[Actor], ego: Ego) -> Iterator[Actor]:
-    """Cars ahead in the own lane keep their distance, and there is none in the first 35 m."""
+    """Cars ahead in the own lane keep their distance; those within 35 m are left out."""
     for actor in actors:
         along = actor.velocity[1]
         if along <= 0 or abs(actor.start[0] - ego.x) > 1.5:

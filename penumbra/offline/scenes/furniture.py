@@ -1,14 +1,15 @@
-"""What stands beside the road: buildings, trees, hedges, fences, poles and signs."""
+"""Objects beside the road: buildings, trees, hedges, fences, poles and signs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
 
 from penumbra.offline.datasets.camvid_classes import BUILDING, FENCE, POLE, SIGN, TREE
-from penumbra.offline.scenes.mesh import Builder, Mesh
-from penumbra.offline.scenes.patterns import LEAVES, SIGNS, WALLS, WINDOWS
+from penumbra.offline.scenes.mesh import Builder, Mesh, Vector
+from penumbra.offline.scenes.tile_catalogue import LEAVES, SIGNS, WALLS, WINDOWS
 
 Rng = np.random.Generator
 STOREY = 3.0
@@ -58,8 +59,10 @@ def building(
     return body.mesh()
 
 
-def _storeys(body: Builder, low: tuple, high: tuple, faces: dict, tint: np.ndarray) -> None:
-    """Walls whose windows come out whole: a tile is two bays by two storeys."""
+def _storeys(
+    body: Builder, low: Vector, high: Vector, faces: Mapping[str, str], tint: np.ndarray
+) -> None:
+    """Walls with whole windows: a tile is two bays by two storeys."""
     (x0, y0, z0), (x1, y1, z1) = low, high
     floors = (y1 - y0) / (2 * STOREY)
     across = max(round((x1 - x0) / STOREY), 1) / 2
@@ -77,7 +80,13 @@ def _storeys(body: Builder, low: tuple, high: tuple, faces: dict, tint: np.ndarr
 
 
 def _pitched_roof(
-    body: Builder, rng: Rng, x: tuple, z: tuple, y: float, wall: str, tint: np.ndarray
+    body: Builder,
+    rng: Rng,
+    x: tuple[float, float],
+    z: tuple[float, float],
+    y: float,
+    wall: str,
+    tint: np.ndarray,
 ) -> None:
     (x0, x1), (z0, z1) = x, z
     middle, rise = (x0 + x1) / 2, float(rng.uniform(1.8, 3.2))
@@ -102,6 +111,7 @@ def _pitched_roof(
 
 
 def tree(rng: Rng, x: float, z: float, bare: bool) -> Mesh:
+    """A tree with cards of leaves, or of twigs if `bare`."""
     body = Builder(TREE)
     height = float(rng.uniform(4.5, 9.5))
     trunk = height * float(rng.uniform(0.28, 0.4))
@@ -144,6 +154,7 @@ def tree(rng: Rng, x: float, z: float, bare: bool) -> Mesh:
 
 
 def hedge(rng: Rng, x: float, side: int, z: tuple[float, float]) -> Mesh:
+    """A hedge along the street from z[0] to z[1]."""
     body = Builder(TREE)
     low, high = sorted((x, x + side * float(rng.uniform(0.7, 1.4))))
     tone = tuple(rng.normal(0.8, 0.1) * rng.normal(1, 0.05, 3))
@@ -168,6 +179,7 @@ def fence(rng: Rng, x: float, z: tuple[float, float]) -> Mesh:
 
 
 def lamp_post(rng: Rng, x: float, side: int, z: float) -> Mesh:
+    """A street lamp whose arm reaches over the road."""
     body = Builder(POLE)
     height = float(rng.uniform(5.5, 8.5))
     grey = tuple(rng.uniform(0.25, 0.6) * np.ones(3))
@@ -202,6 +214,7 @@ def board(rng: Rng, x: float, z: float) -> Mesh:
 
 
 def traffic_light(rng: Rng, x: float, z: float) -> Mesh:
+    """A traffic light on a pole."""
     body = Builder(POLE)
     body.rod((x, 0, z), (x, 3.2, z), 0.06, tint=(0.25, 0.25, 0.25))
     _plate(body, x, 2.7, z - 0.08, 0.5, 0.5, "sign-lamp")
@@ -210,6 +223,7 @@ def traffic_light(rng: Rng, x: float, z: float) -> Mesh:
 
 
 def bollard(x: float, z: float) -> Mesh:
+    """A bollard."""
     body = Builder(POLE)
     body.rod((x, 0, z), (x, 1.0, z), 0.07, tint=(0.2, 0.2, 0.2))
     body.ball((x, 1.0, z), (0.07, 0.05, 0.07), tint=(0.25, 0.25, 0.25))

@@ -1,4 +1,4 @@
-"""What one drives and walks on: road, kerbs, pavements, lines, crossings, patches, manholes."""
+"""The ground: road, kerbs, pavements, lines, crossings, patches and manholes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from penumbra.offline.datasets.camvid_classes import PAVEMENT, ROAD
 from penumbra.offline.scenes.light import Stripe
 from penumbra.offline.scenes.mesh import Builder
-from penumbra.offline.scenes.plan import KERB, LANE, START, WIDE, StreetPlan
+from penumbra.offline.scenes.street_plan import KERB, LANE, START, WIDE, StreetPlan
 
 
 def pave(plan: StreetPlan) -> None:
-    """Road, kerbs, pavement, lines, crossings, patches and manholes."""
+    """Add the road, kerbs, pavements, lines, crossings, patches and manholes to `plan`."""
     rng, road = plan.rng, Builder(ROAD)
     grey = float(rng.normal(1.0, 0.13))
     look = ("asphalt", "asphalt-cracked", "asphalt-coarse")[rng.integers(3)]
@@ -28,9 +28,9 @@ def pave(plan: StreetPlan) -> None:
         for z0, z1 in plan.blocks(side):
             inner, outer = sorted((edge + side * 0.15, front))
             road.ground((inner, outer), (z0, z1), KERB, slab, slab_tint, 2.4, label=PAVEMENT)
-            stone = sorted((edge, edge + side * 0.15))
+            low, high = sorted((edge, edge + side * 0.15))
             road.ground(
-                tuple(stone), (z0, z1), KERB, "kerb", (1.15, 1.15, 1.15), 1.8, label=PAVEMENT
+                (low, high), (z0, z1), KERB, "kerb", (1.15, 1.15, 1.15), 1.8, label=PAVEMENT
             )
             wall = [(edge, KERB, z0), (edge, KERB, z1), (edge, 0, z1), (edge, 0, z0)]
             tall = ((z1 - z0) / 1.8, 0.1)
@@ -45,8 +45,8 @@ def pave(plan: StreetPlan) -> None:
                 road.quad(corner, "kerb", (0.85,) * 3, (20, 0.1), label=PAVEMENT, casts=False)
         for z0, z1, sides in plan.junctions:
             if side in sides:
-                branch = tuple(sorted((edge, side * WIDE)))
-                road.ground(branch, (z0, z1), 0.0, look, tint, tile)
+                low, high = sorted((edge, side * WIDE))
+                road.ground((low, high), (z0, z1), 0.0, look, tint, tile)
     _paint(plan, road)
     plan.parts.append(road.mesh())
 
@@ -58,16 +58,16 @@ def _paint(plan: StreetPlan, road: Builder) -> None:
     edges = rng.random() < 0.6
     cuts = [z for a, b, _ in plan.junctions for z in (a, b)]
     ends = [START, *cuts, plan.length]
-    z = tuple(zip(ends[::2], ends[1::2], strict=True))
-    plan.stripes.append(Stripe(0.0, 0.12, z, dash, period))
+    spans = tuple(zip(ends[::2], ends[1::2], strict=True))
+    plan.stripes.append(Stripe(0.0, 0.12, spans, dash, period))
     for side in (-1, 1):
         for lane in range(1, plan.lanes):
-            plan.stripes.append(Stripe(side * lane * LANE, 0.1, z, 2.0, 6.0))
+            plan.stripes.append(Stripe(side * lane * LANE, 0.1, spans, 2.0, 6.0))
         if plan.parking[side]:
-            plan.stripes.append(Stripe(side * plan.lanes * LANE, 0.1, z, 1.0, 2.0))
+            plan.stripes.append(Stripe(side * plan.lanes * LANE, 0.1, spans, 1.0, 2.0))
         elif edges:
             near_kerb = side * (plan.edge(side) - 0.3)
-            plan.stripes.append(Stripe(near_kerb, 0.1, z, colour=yellow))
+            plan.stripes.append(Stripe(near_kerb, 0.1, spans, colour=yellow))
     half = min(plan.edge(-1), plan.edge(1))
     for start, _, _ in plan.junctions:
         if rng.random() < 0.5:  # a zebra crossing before the junction

@@ -1,4 +1,4 @@
-"""Times of day and weathers, and the paint on the road."""
+"""Light of a time of day and a weather, and the lines painted on the road."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ Bgr = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Stripe:
-    """A painted line along the street: dashes of `dash` metres every `period` (0: unbroken),
-    within the `spans` of z."""
+    """A painted line along the street, within the `spans` of z.
+
+    Dashes of `dash` metres every `period` metres (0: unbroken).
+    """
 
     x: float
     width: float
@@ -25,7 +27,7 @@ class Stripe:
 
 
 class _Weather(NamedTuple):
-    """Sun and ambient light as BGR factors, the sky's BGR colours overhead and at the horizon."""
+    """Sun and ambient light as BGR factors; BGR colours of the sky overhead and at the horizon."""
 
     name: str
     chance: float
@@ -134,16 +136,16 @@ class Light:
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Light:
-        """One of clear, bright clouds, overcast, golden evening, dusk, rain and mist."""
+        """A random weather: clear, bright clouds, overcast, golden evening, dusk, rain or mist."""
         chance = [weather.chance for weather in _WEATHERS]
         weather = _WEATHERS[rng.choice(len(_WEATHERS), p=chance)]
         elevation = np.radians(rng.uniform(*weather.elevation))
         azimuth = rng.uniform(0, 2 * math.pi)
         flat = math.cos(elevation)
         toward = (flat * math.sin(azimuth), math.sin(elevation), flat * math.cos(azimuth))
-        cast = rng.normal(1, 0.015, 3)  # the camera's white balance is never quite right
+        cast = rng.normal(1, 0.015, 3)  # error of the camera's white balance
         return cls(
-            toward=tuple(float(t) for t in toward),
+            toward=toward,
             sun=tuple((np.array(weather.sun) * cast).tolist()),
             ambient=tuple((np.array(weather.ambient) * cast).tolist()),
             zenith=tuple((np.array(weather.zenith) * cast).tolist()),
@@ -156,6 +158,6 @@ class Light:
     def on(self, normal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(sun, ambient) light, each (..., 3), on surfaces of unit world normals (..., 3)."""
         straight = np.clip(normal @ np.array(self.toward), 0, None)[..., None]
-        # more sky is seen by what faces up; a wall sees half sky, half the lit ground
+        # surfaces that face up see more of the sky; a wall sees half sky, half lit ground
         open_sky = (0.72 + 0.28 * normal[..., 1])[..., None]
         return straight * np.array(self.sun), open_sky * np.array(self.ambient)

@@ -1,11 +1,11 @@
-"""Lorries with a box, a tarpaulin or a tank behind the cab. They face +z, wheels on y = 0."""
+"""Lorries with a box, a tarpaulin, a tank or a flat bed. They face +z, wheels on y = 0."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from penumbra.offline.datasets.camvid_classes import CAR
-from penumbra.offline.scenes.mesh import Builder, Mesh
+from penumbra.offline.scenes.mesh import Builder, Mesh, Vector
 from penumbra.offline.scenes.vehicles import PAINTS, Rng, add_wheel
 
 LIVERIES = 4
@@ -14,7 +14,7 @@ _STEEL = (0.55, 0.56, 0.57)
 
 
 def lorry(rng: Rng, kind: str | None = None) -> Mesh:
-    """A lorry of 6 to 14 m; `kind` is box, tarpaulin, tank or flat (drawn if not given)."""
+    """A lorry of 6 to 14 m; `kind` is box, tarpaulin, tank or flat (None: random)."""
     kind = kind or str(rng.choice(["box", "tarpaulin", "tank", "flat"], p=[0.35, 0.3, 0.25, 0.1]))
     body = Builder(CAR)
     length, half = float(rng.uniform(6, 14)), float(rng.uniform(1.15, 1.28))
@@ -38,7 +38,7 @@ def _paint(rng: Rng) -> np.ndarray:
 
 
 def _chassis(body: Builder, rng: Rng, tail: float, nose: float, half: float, floor: float) -> None:
-    """Frame, wheels, and at the tail the bar with the lamps and a number plate."""
+    """Frame, wheels, and the tail bar with lamps and number plate."""
     frame = half * 0.55
     body.box((-frame, 0.55, tail + 0.1), (frame, floor, nose), "plain", _DARK, skip="top")
     low = float(rng.uniform(0.4, 0.55))
@@ -61,7 +61,12 @@ def _cab(body: Builder, rng: Rng, z: tuple[float, float], half: float, top: floa
     paint, waist = _paint(rng), 1.9
     body.box((-half, 0.5, z[0]), (half, waist, z[1]), {"far": "car-front", "*": "car-side"}, paint)
     upper = {"far": "car-glass", "left": "car-glass", "right": "car-glass", "*": "plain"}
-    glass = {"far": (0.9,) * 3, "left": (0.9,) * 3, "right": (0.9,) * 3, "*": paint}
+    glass: dict[str, Vector] = {
+        "far": (0.9,) * 3,
+        "left": (0.9,) * 3,
+        "right": (0.9,) * 3,
+        "*": paint,
+    }
     roof = min(waist + 0.8, top)
     inset = half - 0.05
     body.box((-inset, waist, z[0]), (inset, roof, z[1] - 0.1), upper, glass)

@@ -1,15 +1,17 @@
-"""Geometry as two structured arrays: textured convex quadrilaterals, and quadrics for what is
-round. Both can be met by a ray in closed form, so labels and depth are exact."""
+"""Geometry as two structured arrays: textured convex quadrilaterals and quadrics.
+
+Rays intersect both in closed form, so labels and depth are exact.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from penumbra.offline.scenes import textures
+from penumbra.offline.scenes import texture_atlas
 
 _SURFACE = [
     ("texture", "i4"),
@@ -22,28 +24,31 @@ _SURFACE = [
 ]
 QUAD = np.dtype([*_SURFACE, ("corners", "f8", (4, 3)), ("closed", "?"), ("cut", "?")])
 """Texture coordinates run from `offset` to `offset + repeat` along corners 0-1 (u) and 0-3 (v).
-`closed`: part of a solid, seen only from the side cross(01, 03) points to. `cut`: the texture's
-alpha cuts holes. Corners 2 and 3 may be equal (a triangle)."""
+`closed`: part of a solid, visible only from the side cross(01, 03) points to. `cut`: the texture
+has holes. Corners 2 and 3 may be equal (a triangle)."""
 ROUND = np.dtype([*_SURFACE, ("centre", "f8", 3), ("axes", "f8", (3, 3)), ("tube", "?")])
 """The set |axes⁻¹ (p - centre)| = 1; `axes` holds the semi-axes as columns. A tube is an open
 cylinder around the second axis."""
 
-Vector = Sequence[float]
-White = (1.0, 1.0, 1.0)
+Vector = Sequence[float] | np.ndarray
+WHITE = (1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
 class Mesh:
+    """Surfaces: `quads` of dtype QUAD and `rounds` of dtype ROUND."""
+
     quads: np.ndarray
     rounds: np.ndarray
 
     @classmethod
     def join(cls, parts: Iterable[Mesh]) -> Mesh:
+        """All surfaces of `parts`, in their order."""
         parts = list(parts)
         return cls(_stack([p.quads for p in parts], QUAD), _stack([p.rounds for p in parts], ROUND))
 
     def moved(self, x: float, z: float, heading: float = 0.0, y: float = 0.0) -> Mesh:
-        """Turned by `heading` (radians, positive to the right) about y, then shifted."""
+        """Rotated by `heading` (radians, positive to the right) about y, then translated."""
         c, s = math.cos(heading), math.sin(heading)
         turn = np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]])
         quads, rounds = self.quads.copy(), self.rounds.copy()
@@ -53,7 +58,7 @@ class Mesh:
         return Mesh(quads, rounds)
 
     def marked(self, label: int, anomaly: bool = False) -> Mesh:
-        """The same geometry under one label."""
+        """The same geometry with one label."""
         quads, rounds = self.quads.copy(), self.rounds.copy()
         for part in (quads, rounds):
             part["label"], part["anomaly"] = label, anomaly
@@ -61,7 +66,7 @@ class Mesh:
 
 
 class Builder:
-    """Collects surfaces of one label; `mesh()` hands them over."""
+    """Collects surfaces of one label; `mesh()` returns them."""
 
     def __init__(self, label: int) -> None:
         self.label = label
@@ -70,6 +75,7 @@ class Builder:
         self._rods: list[tuple] = []
 
     def mesh(self) -> Mesh:
+        """The surfaces added so far."""
         rounds = np.array(self._rounds, ROUND)
         if self._rods:
             which, start, end, radius = (
@@ -82,7 +88,7 @@ class Builder:
         self,
         corners: Sequence[Vector],
         texture: str,
-        tint: Vector = White,
+        tint: Vector = WHITE,
         repeat: tuple[float, float] = (1, 1),
         offset: tuple[float, float] = (0, 0),
         *,
@@ -90,7 +96,8 @@ class Builder:
         closed: bool = False,
         casts: bool = True,
     ) -> None:
-        layer, cut = textures.find(texture)
+        """A textured quadrilateral; see QUAD for its arguments."""
+        layer, cut = texture_atlas.find(texture)
         label = self.label if label is None else label
         points = tuple(tuple(c) for c in corners)
         row = (layer, tuple(tint), repeat, offset, label, False, casts, points, closed, cut)
@@ -102,12 +109,12 @@ class Builder:
         z: tuple[float, float],
         y: float,
         texture: str,
-        tint: Vector = White,
+        tint: Vector = WHITE,
         tile: float = 4.0,
         *,
         label: int | None = None,
     ) -> None:
-        """A horizontal rectangle whose texture is anchored to the world, `tile` metres wide."""
+        """A horizontal rectangle; its texture, `tile` metres wide, is anchored to the world."""
         (x0, x1), (z0, z1) = x, z
         self.quad(
             [(x0, y, z0), (x1, y, z0), (x1, y, z1), (x0, y, z1)],
@@ -123,16 +130,17 @@ class Builder:
         self,
         low: Vector,
         high: Vector,
-        texture: str | dict[str, str],
-        tint: Vector | dict[str, Vector] = White,
+        texture: str | Mapping[str, str],
+        tint: Vector | Mapping[str, Vector] = WHITE,
         tile: float | None = None,
         *,
         label: int | None = None,
         skip: str = "bottom",
     ) -> None:
-        """An upright box; faces left, right, near, far, top and bottom, one texture or one each.
+        """An upright box with one texture and tint, or one for each face.
 
-        `tile` repeats the texture every so many metres; None stretches it over the face.
+        The faces are left, right, near, far, top and bottom; "*" stands for the others. `tile`
+        repeats the texture every so many metres; None stretches it over the face.
         """
         (x0, y0, z0), (x1, y1, z1) = low, high
         faces = {
@@ -147,7 +155,7 @@ class Builder:
             if name in skip.split():
                 continue
             look = texture if isinstance(texture, str) else texture.get(name, texture["*"])
-            colour = tint.get(name, tint["*"]) if isinstance(tint, dict) else tint
+            colour = tint.get(name, tint["*"]) if isinstance(tint, Mapping) else tint
             repeat = (1.0, 1.0)
             if tile:
                 repeat = (math.dist(*corners[:2]) / tile, math.dist(*corners[1:3]) / tile)
@@ -158,7 +166,7 @@ class Builder:
         centre: Vector,
         radii: Vector,
         texture: str = "plain",
-        tint: Vector = White,
+        tint: Vector = WHITE,
         repeat: tuple[float, float] = (1, 1),
         *,
         tilt: float = 0.0,
@@ -175,13 +183,13 @@ class Builder:
         end: Vector,
         radius: float,
         texture: str = "plain",
-        tint: Vector = White,
+        tint: Vector = WHITE,
         repeat: tuple[float, float] = (1, 1),
         *,
         tube: bool = True,
         label: int | None = None,
     ) -> None:
-        """A cylinder from start to end, or (tube=False) a spindle that ends in points."""
+        """A cylinder from start to end, or (tube=False) an ellipsoid."""
         self._rods.append((len(self._rounds), start, end, radius))
         self._round((0, 0, 0), np.eye(3), texture, tint, repeat, tube, label)
 
@@ -195,20 +203,20 @@ class Builder:
         tube: bool,
         label: int | None,
     ) -> None:
-        layer, _ = textures.find(texture)
+        layer, _ = texture_atlas.find(texture)
         label = self.label if label is None else label
         place = (tuple(centre), axes.tolist(), tube)
         self._rounds.append((layer, tuple(tint), repeat, (0, 0), label, False, True, *place))
 
 
 def _stack(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """np.concatenate, without its slow comparison of the fields of every part."""
+    """np.concatenate without its slow comparison of the fields of every part."""
     raw = np.dtype((np.void, dtype.itemsize))
     return np.concatenate([np.empty(0, raw), *(part.view(raw) for part in parts)]).view(dtype)
 
 
 def cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The cross product over the last axis (np.cross spends its time on arguments)."""
+    """The cross product over the last axis; faster than np.cross for small arrays."""
     x, y, z = a[..., 0], a[..., 1], a[..., 2]
     u, v, w = b[..., 0], b[..., 1], b[..., 2]
     return np.stack([y * w - z * v, z * u - x * w, x * v - y * u], axis=-1)

@@ -1,4 +1,4 @@
-"""What stands along a street: zones of houses, gardens and parks, and the kerb's furniture."""
+"""The sides of a street: zones of houses, gardens and parks, and street furniture."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from penumbra.offline.datasets.camvid_classes import BUILDING, PAVEMENT, ROAD, TREE
 from penumbra.offline.scenes import furniture
 from penumbra.offline.scenes.mesh import Builder
-from penumbra.offline.scenes.plan import KERB, START, WIDE, StreetPlan
+from penumbra.offline.scenes.street_plan import KERB, START, WIDE, StreetPlan
 
 
 def zone(plan: StreetPlan, side: int, block: tuple[float, float]) -> None:
-    """Fills one side between two side streets."""
+    """Fill one side between two side streets."""
     rng = plan.rng
     kind = ("terrace", "office", "suburb", "park")[rng.choice(4, p=[0.42, 0.2, 0.2, 0.18])]
     z0, z1 = block
@@ -19,7 +19,8 @@ def zone(plan: StreetPlan, side: int, block: tuple[float, float]) -> None:
     green = kind in ("suburb", "park")
     land = Builder(TREE if green else PAVEMENT)
     look, tint = ("grass", (0.9, 0.95, 0.9)) if green else ("slabs", (0.85, 0.85, 0.85))
-    land.ground(tuple(sorted((front, side * WIDE))), block, KERB - 0.002, look, tint, 3.0)
+    low, high = sorted((front, side * WIDE))
+    land.ground((low, high), block, KERB - 0.002, look, tint, 3.0)
     plan.parts.append(land.mesh())
     if kind == "park":
         _boundary(plan, front + side * 0.15, side, block)
@@ -78,7 +79,7 @@ def _boundary(plan: StreetPlan, x: float, side: int, block: tuple[float, float])
 
 
 def furnish(plan: StreetPlan, side: int) -> None:
-    """Lamps, signs, trees, bollards and railings along the kerb."""
+    """Add lamps, signs, trees, bollards and railings along the kerb."""
     rng = plan.rng
     kerb = side * (plan.edge(side) + 0.45)
     for z in np.arange(START + rng.uniform(5, 20), plan.length, rng.uniform(22, 32)):
@@ -111,7 +112,7 @@ def furnish(plan: StreetPlan, side: int) -> None:
 
 
 def close(plan: StreetPlan) -> None:
-    """Rows of houses behind everything, so that no view ends at the edge of the world."""
+    """Add rows of houses behind everything, so that no view ends at the edge of the world."""
     rng = plan.rng
     for side in (-1, 1):
         z = START

@@ -1,4 +1,4 @@
-"""Shadows on the ground: a map of the street from above, darkened along the sun's rays."""
+"""Shadows on the ground: a map of the street from above."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penumbra.offline.scenes.mesh import Mesh
 
 @dataclass(frozen=True)
 class ShadowMap:
-    """How much sunlight reaches the ground: uint8 over (z, x), one cell CELL metres."""
+    """Share of the sunlight that reaches the ground: uint8 over (z, x), cells of CELL metres."""
 
     light: np.ndarray
     x0: float
@@ -24,18 +24,19 @@ class ShadowMap:
 
     @classmethod
     def empty(cls, x: tuple[float, float], z: tuple[float, float]) -> ShadowMap:
+        """A map of the ranges `x` and `z` in metres, without shadows."""
         shape = (math.ceil((z[1] - z[0]) / cls.CELL), math.ceil((x[1] - x[0]) / cls.CELL))
         return cls(np.full(shape, 255, np.uint8), x[0], z[0])
 
     def with_casters(self, mesh: Mesh, light: Light) -> ShadowMap:
-        """The map with the shadow of every surface that casts one, thrown along the light."""
+        """The map with the shadows of all surfaces that cast one."""
         plane = self.light.copy()
         sun = np.array(light.toward)
         quads = mesh.quads[mesh.quads["casts"]]
         outline = np.linspace(0, 2 * np.pi, 10, endpoint=False)
         ring = np.stack([np.cos(outline), np.zeros(10), np.sin(outline)], -1)
         tilted = np.stack([np.cos(outline), np.sin(outline), np.zeros(10)], -1)
-        # a cut tile (leaves, railings) throws a ragged star rather than its rectangle
+        # a tile with holes (leaves, railings) casts a ragged star instead of its rectangle
         star = (
             0.5
             + 0.5
@@ -62,18 +63,19 @@ class ShadowMap:
         cells = (flat - (self.x0, self.z0)) / self.CELL
         high, wide = plane.shape
         hit = (cells.max(axis=1) > 0).all(axis=1) & (cells.min(axis=1) < (wide, high)).all(axis=1)
-        # eight fractional bits; the clip keeps far tips inside OpenCV's integers
-        for shape in np.int32(np.clip(cells[hit], -8192, 8192) * 256):
+        # eight fractional bits; clipped to the range of OpenCV's integers
+        for shape in (np.clip(cells[hit], -8192, 8192) * 256).astype(np.int32):
             cv2.fillConvexPoly(plane, shape, 0, cv2.LINE_AA, 8)
 
     def between(self, near: float, far: float) -> ShadowMap:
-        """The stretch of the map from z = near to z = far."""
+        """The part of the map from z = near to z = far."""
         rows = len(self.light)
         first = min(max(math.floor((near - self.z0) / self.CELL), 0), rows - 1)
         last = min(max(math.ceil((far - self.z0) / self.CELL), first + 1), rows)
         return ShadowMap(self.light[first:last], self.x0, self.z0 + first * self.CELL)
 
     def softened(self, metres: float) -> ShadowMap:
+        """Blurred by a Gaussian of standard deviation `metres`."""
         blurred = cv2.GaussianBlur(self.light, (0, 0), metres / self.CELL)
         return ShadowMap(blurred, self.x0, self.z0)
 

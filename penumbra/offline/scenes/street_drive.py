@@ -1,4 +1,4 @@
-"""A rendered drive, everything known about it, in which something strange may enter the road."""
+"""A rendered drive with full ground truth, in which an anomaly may enter the road."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from penumbra.bags.frames import Drive, DriveFrame, positive, stamp_at
 from penumbra.bags.messages import START_NS, CameraModel
 from penumbra.errors import PenumbraError
 from penumbra.offline.datasets.camvid_classes import CLASSES
-from penumbra.offline.scenes import ANOMALIES, Camera, drive
+from penumbra.offline.scenes.anomalies import KINDS as ANOMALIES
+from penumbra.offline.scenes.camera import Camera
+from penumbra.offline.scenes.driving import drive
 
 
 def street_drive(
@@ -23,7 +25,7 @@ def street_drive(
     anomaly: str | None = None,
     anomaly_at: float = 5.0,
 ) -> Drive:
-    """`seconds` of a drive; the object `anomaly` (None: none) starts onto the road at `anomaly_at`.
+    """`seconds` of a drive; the object `anomaly` (None: none) enters the road at `anomaly_at`.
 
     The same arguments give the same bytes.
     """
@@ -31,9 +33,13 @@ def street_drive(
         raise PenumbraError(f"--anomaly {anomaly}: choose one of {', '.join(ANOMALIES)}")
     camera = camera or Camera()
     count = max(1, round(positive(seconds, "--seconds") * positive(rate_hz, "--rate-hz")))
-    kind = {} if anomaly is None else {"anomaly": anomaly, "anomaly_at": anomaly_at}
-    views = drive(seed, count, rate_hz, camera=camera, speed=speed, **kind)
-    (cx, cy), f = camera.centre, camera.focal
+    if anomaly is None:
+        views = drive(seed, count, rate_hz, camera=camera, speed=speed)
+    else:
+        views = drive(
+            seed, count, rate_hz, camera=camera, speed=speed, anomaly=anomaly, anomaly_at=anomaly_at
+        )
+    (cx, cy), f = camera.centre, camera.focal_px
     intrinsics = np.array([[f, 0, cx], [0, f, cy], [0, 0, 1]], float)
     model = CameraModel.rectified(camera.width, camera.height, intrinsics)
 

@@ -1,17 +1,17 @@
-"""Who is on a street: parked and moving cars, cyclists, people."""
+"""Traffic of a street: parked and moving cars, cyclists, pedestrians."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from penumbra.offline.scenes.people import Person
-from penumbra.offline.scenes.plan import KERB, LANE, START, StreetPlan
 from penumbra.offline.scenes.scene import Actor
+from penumbra.offline.scenes.street_plan import KERB, LANE, START, StreetPlan
 from penumbra.offline.scenes.vehicles import car
 
 
 def populate(plan: StreetPlan) -> None:
-    """Parked and moving cars, cyclists, people on the pavements and at crossings."""
+    """Add parked and moving cars, cyclists and pedestrians to `plan`."""
     rng, keep = plan.rng, plan.keep
     for side in (-1, 1):
         heading = 0.0 if side == keep else np.pi
@@ -25,12 +25,12 @@ def populate(plan: StreetPlan) -> None:
                     z += 2.5
                 z += 4.2
         else:
-            for _ in range(rng.poisson(1.6 * plan.busy)):  # nobody cycles where cars park
+            for _ in range(rng.poisson(1.6 * plan.busy)):  # no cyclists where cars park
                 _cyclist(plan, side)
         for lane in range(plan.lanes):
             x = side * (lane + 0.5) * LANE
             own = side == keep and lane == plan.lanes - 1
-            # one speed for a lane: nobody runs into anybody
+            # one speed per lane, so that vehicles do not collide
             speed = float(rng.uniform(7.5, 9)) * (1 if side == keep else -1)
             z = plan.start + float(rng.exponential(25) + (13 if own else 7))
             while z < plan.length + 60:
@@ -61,7 +61,7 @@ def _walker(plan: StreetPlan, side: int) -> None:
     y = KERB if plan.free(side, z, 0) else 0.0
     body = Person.draw(rng)
     plan.actors.append(Actor(body, (x, z), (0.0, speed), heading, y))
-    if rng.random() < 0.35:  # in company
+    if rng.random() < 0.35:  # a second person beside
         beside = x + side * 0.6 if plan.pavement[side] > 2.2 else x
         friend = (beside, z + (0.1 if beside != x else 0.9))
         plan.actors.append(Actor(Person.draw(rng), friend, (0.0, speed), heading, y))

@@ -1,17 +1,18 @@
-"""Cars, vans, lorries and bicycles. Everything faces +z, stands at the origin, wheels on y = 0."""
+"""Cars, vans, lorries and bicycles. They face +z and stand at the origin, wheels on y = 0."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from penumbra.offline.datasets.camvid_classes import CAR
-from penumbra.offline.scenes.mesh import Builder, Mesh, cross
+from penumbra.offline.scenes.mesh import Builder, Mesh, Vector, cross
 
 Rng = np.random.Generator
 
-# BGR; silver, white, black, greys, blues, reds, greens, a beige: roughly what is on the road
+# BGR: silver, white, black, greys, blues, reds, greens, beige; roughly as on the road
 PAINTS = [
     (0.72, 0.72, 0.70), (0.90, 0.90, 0.90), (0.10, 0.10, 0.10), (0.32, 0.32, 0.33),
     (0.42, 0.24, 0.14), (0.58, 0.44, 0.30), (0.16, 0.14, 0.52), (0.14, 0.15, 0.36),
@@ -20,9 +21,12 @@ PAINTS = [
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A side view in metres: z of the tail, the cabin's foot and roof (rear, front) and the nose;
-    y of the floor, the waist, the bonnet's end and the roof; how far the roof is drawn in."""
+class CarShape:
+    """The side view of a car, in metres.
+
+    z of the tail, of the foot and the roof of the cabin (rear, front) and of the nose; y of the
+    floor, the waist, the end of the bonnet and the roof; `inset` of the roof.
+    """
 
     tail: float
     foot: tuple[float, float]
@@ -39,7 +43,7 @@ class Shape:
 
 
 SHAPES = {
-    "hatchback": Shape(
+    "hatchback": CarShape(
         -1.95,
         (-1.9, 0.95),
         (-1.5, 0.2),
@@ -53,7 +57,7 @@ SHAPES = {
         0.31,
         (-1.2, 1.25),
     ),
-    "saloon": Shape(
+    "saloon": CarShape(
         -2.25,
         (-1.6, 0.85),
         (-0.95, 0.1),
@@ -67,7 +71,7 @@ SHAPES = {
         0.32,
         (-1.35, 1.4),
     ),
-    "estate": Shape(
+    "estate": CarShape(
         -2.25,
         (-2.2, 0.9),
         (-1.95, 0.15),
@@ -81,10 +85,10 @@ SHAPES = {
         0.32,
         (-1.35, 1.4),
     ),
-    "suv": Shape(
+    "suv": CarShape(
         -2.2, (-2.1, 1.0), (-1.8, 0.35), 2.2, 0.93, 0.36, 1.1, 0.98, 1.75, 0.16, 0.37, (-1.35, 1.4)
     ),
-    "van": Shape(
+    "van": CarShape(
         -2.5,
         (-2.48, 1.75),
         (-2.45, 1.15),
@@ -98,13 +102,14 @@ SHAPES = {
         0.34,
         (-1.5, 1.6),
     ),
-    "lorry": Shape(
+    "lorry": CarShape(
         -4.2, (-4.18, 4.15), (-4.16, 4.0), 4.2, 1.22, 0.5, 1.5, 1.45, 3.1, 0.02, 0.48, (-2.6, 3.0)
     ),
 }
 
 
 def car(rng: Rng, kind: str | None = None) -> Mesh:
+    """A car of a random colour; `kind` is one of SHAPES (None: random)."""
     kinds = list(SHAPES)
     kind = kind or kinds[rng.choice(len(kinds), p=[0.3, 0.22, 0.16, 0.16, 0.1, 0.06])]
     shape = SHAPES[kind]
@@ -127,7 +132,7 @@ def car(rng: Rng, kind: str | None = None) -> Mesh:
     widths = (w, w, roof_w, roof_w, w, w)
     boxy = kind in ("van", "lorry")
     glass = (0.9, 0.9, 0.9)
-    looks = [
+    looks: list[tuple[str, Vector]] = [
         ("plain", paint),
         ("car-glass", glass),
         ("plain", paint),
@@ -136,8 +141,8 @@ def car(rng: Rng, kind: str | None = None) -> Mesh:
     ]
     if boxy:  # no rear window: a painted door
         looks[1], looks[2] = ("car-side", cabin), ("plain", cabin)
-    strips = zip(across, across[1:], widths, widths[1:], looks, strict=False)
-    for (z0, y0), (z1, y1), w0, w1, (look, tint) in strips:
+    strips = zip(pairwise(across), pairwise(widths), looks, strict=True)
+    for ((z0, y0), (z1, y1)), (w0, w1), (look, tint) in strips:
         near, far = ((z1, y1, w1), (z0, y0, w0)) if y1 > y0 else ((z0, y0, w0), (z1, y1, w1))
         _panel(
             body,
@@ -171,11 +176,11 @@ def car(rng: Rng, kind: str | None = None) -> Mesh:
 
 def _panel(
     body: Builder,
-    corners: list,
+    corners: list[tuple[float, float, float]],
     look: str,
-    tint: np.ndarray | tuple,
-    repeat: tuple = (1, 1),
-    offset: tuple = (0, 0),
+    tint: Vector,
+    repeat: tuple[float, float] = (1, 1),
+    offset: tuple[float, float] = (0, 0),
 ) -> None:
     """A quad that faces away from the middle of the car."""
     p = np.array(corners, float)
@@ -188,10 +193,11 @@ def _panel(
 
 
 def add_wheel(body: Builder, side: int, x: float, z: float, radius: float) -> None:
+    """Add a wheel whose outer face is at `x`; `side` is -1 left, 1 right."""
     rubber = (0.12, 0.12, 0.12)
     body.rod((x - side * 0.2, radius, z), (x + side * 0.01, radius, z), radius, tint=rubber)
     out, r = x + side * 0.012, radius
-    # seen from outside: the disc, the dark of the arch around it, and the tyre's inner side
+    # the outer and the inner face
     body.quad([(out, 2 * r, z - r), (out, 2 * r, z + r), (out, 0, z + r), (out, 0, z - r)], "wheel")
     inner = x - side * 0.2
     body.quad(
@@ -202,7 +208,7 @@ def add_wheel(body: Builder, side: int, x: float, z: float, radius: float) -> No
 
 
 def bicycle(body: Builder, rng: Rng) -> None:
-    """Adds a bicycle to what is being built: wheels, frame, handlebar, saddle."""
+    """Add a bicycle to `body`: wheels, frame, handlebar, saddle."""
     paint = tuple(rng.uniform(0.1, 0.8, 3))
     r = 0.34
     for z in (-0.52, 0.52):

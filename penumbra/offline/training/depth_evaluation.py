@@ -18,7 +18,7 @@ from penumbra.offline.metrics.coverage import Coverage
 from penumbra.offline.metrics.depth import DepthErrors, judged_pixels
 from penumbra.offline.training.segmentation import normalised_for
 from penumbra.offline.training.stereo_matching import match_both, median_depth
-from penumbra.propagation import Moments, propagate
+from penumbra.propagation import ExactMoments, Moments, propagate
 from penumbra.propagation.montecarlo import monte_carlo
 from penumbra.vehicle.geometry import PinholeCamera, depth_of
 
@@ -42,7 +42,7 @@ def predictor(
     else:
 
         def run(x: Tensor) -> Moments:
-            return Moments(model(x))
+            return ExactMoments(model(x))
 
     size = tuple(model.config["size"])
 
@@ -59,7 +59,7 @@ def predictor(
             )
             return scaled[0, 0].cpu().numpy()
 
-        return full(moments.mean), None if moments.variance is None else full(moments.std)
+        return full(moments.mean), None if isinstance(moments, ExactMoments) else full(moments.std)
 
     return predict
 

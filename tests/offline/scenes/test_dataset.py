@@ -1,4 +1,4 @@
-"""Streets drawn into files: the layouts, stopping and going on, and who reads them."""
+"""Rendered data sets: layouts, interruption and continuation, and their readers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def content(folder) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_camvid_layout_is_what_segnet_reads(tmp_path, capsys):
+def test_camvid_layout_is_readable_for_training(tmp_path, capsys):
     out = tmp_path / "streets"
     command = ["scenes", "--out", str(out), "--frames", "10", "--size", "64x48", "--workers", "2"]
     assert main(command) == 0
-    assert "10 frames drawn, 0 were there" in capsys.readouterr().out
+    assert "10 frames rendered, 0 existed" in capsys.readouterr().out
     sizes = {split: len(load_camvid(out, split)) for split in ("train", "val", "test")}
     assert sizes == {"train": 8, "val": 1, "test": 1}
     view = render(street(9), Camera(64, 48))  # frame 9 is the test frame
@@ -41,20 +41,20 @@ def test_camvid_layout_is_what_segnet_reads(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_what_is_there_is_kept_and_what_is_missing_is_drawn(tmp_path):
+def test_existing_frames_are_kept_and_missing_ones_rendered(tmp_path):
     first, again = tmp_path / "first", tmp_path / "again"
     assert write_scenes(SMALL, 3, first, workers=1) == 3
     whole = content(first)
     assert write_scenes(SMALL, 2, again, workers=2) == 2
-    (again / "depth" / "000001.png").unlink()  # as if stopped in the middle of a frame
+    (again / "depth" / "000001.png").unlink()  # as after an interruption within a frame
     before = (again / "left" / "000000.png").stat().st_mtime_ns
     assert write_scenes(SMALL, 3, again, workers=2) == 2
-    assert content(again) == whole  # by one process or two, at once or in parts
+    assert content(again) == whole  # by one process or two, in one run or several
     assert (again / "left" / "000000.png").stat().st_mtime_ns == before
     assert write_scenes(SMALL, 3, again) == 0
 
 
-def test_stereo_layout_has_exact_depth_and_its_calibration(tmp_path):
+def test_stereo_layout_has_exact_depth_and_camera_calibration(tmp_path):
     write_scenes(SMALL, 1, tmp_path / "s", workers=1)
     (pair,) = find_pairs(tmp_path / "s")
     assert pair.calibration.baseline_m == pytest.approx(0.54)
@@ -73,7 +73,7 @@ def test_other_seeds_are_other_streets(tmp_path):
     assert not np.array_equal(one, two)
 
 
-def test_a_folder_with_something_else_is_left_alone(tmp_path):
+def test_a_folder_with_other_content_is_left_unchanged(tmp_path):
     write_scenes(SMALL, 1, tmp_path / "s", workers=1)
     with pytest.raises(PenumbraError, match=r"holds other scenes \(layout stereo, width 96"):
         write_scenes(RenderingPlan("stereo", 96, 32, seed=4), 1, tmp_path / "s")
@@ -95,7 +95,7 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path):
         (["--frames", "20", "--seed", "-1"], "a seed of -1"),
     ],
 )
-def test_mistakes_are_told_in_one_line(tmp_path, capsys, words, text):
+def test_invalid_arguments_give_one_line(tmp_path, capsys, words, text):
     assert main(["scenes", "--out", str(tmp_path / "s"), "--workers", "1", *words]) == 2
     error = capsys.readouterr().err
     assert text in error.splitlines()[-1]
@@ -106,8 +106,8 @@ def test_rendered_pairs_for_training_are_a_little_larger_than_its_images():
     assert (plan.width, plan.height) == (461, 139)
 
 
-def test_half_of_the_pairs_stand_in_dense_traffic(tmp_path):
-    """Depth close to the lens, in the middle of the picture, where a free road has none."""
+def test_some_pairs_are_in_dense_traffic(tmp_path):
+    """Near depth in the middle of the image, where a free road has none."""
     write_scenes(SMALL, 8, tmp_path / "s", workers=1)
     near = [
         np.median(read_depth(pair.depth)[14:22, 40:56]) < 16 for pair in find_pairs(tmp_path / "s")

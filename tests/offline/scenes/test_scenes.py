@@ -1,4 +1,4 @@
-"""The rendered street: exact truth, the same bytes for the same seed, both eyes of one world."""
+"""The rendered street: exact ground truth, reproducible bytes, consistent stereo views."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from penumbra.errors import PenumbraError
 from penumbra.offline.datasets.camvid_classes import CLASSES, PAVEMENT, ROAD, SKY, VOID
 from penumbra.offline.scenes import ANOMALIES, Camera, Pose, drive, journey, render, stereo, street
 from penumbra.offline.scenes.mesh import Builder, Mesh
-from penumbra.offline.scenes.raster import cast
+from penumbra.offline.scenes.ray_casting import cast
 
 SMALL = Camera(160, 120)
 
@@ -29,7 +29,7 @@ def pixels(camera):
     return x.astype(np.float32), y.astype(np.float32)
 
 
-# --- the picture and its truth ------------------------------------------------------------------
+# --- the image and its ground truth ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [(480, 360), (1242, 375), (97, 61), (8, 8), (33, 200)])
@@ -103,7 +103,7 @@ def test_road_depth_is_that_of_the_ground_plane(pitch, roll):
     assert kerb.min() > 1 - 0.12 / camera.height_m - 2e-6 and kerb.max() < 1
 
 
-def test_a_sphere_is_met_where_algebra_says():
+def test_intersection_with_a_sphere():
     body = Builder(VOID)
     body.ball((0.3, 1.1, 9.0), (0.8, 0.8, 0.8))
     camera = Camera(200, 150)
@@ -123,7 +123,7 @@ def test_a_sphere_is_met_where_algebra_says():
 
 
 def test_neighbouring_quads_leave_no_gap():
-    """A slanted wall cut into slivers of every slope shows no pixel of what is behind it."""
+    """A slanted wall cut into slivers of every slope shows no pixel of the background."""
     cuts = np.sort(np.concatenate([[-60, 60], np.random.default_rng(0).uniform(-60, 60, 200)]))
     body = Builder(ROAD)
     for a, b in pairwise(cuts):
@@ -164,12 +164,12 @@ def test_supersampling_changes_colours_only():
     assert difference.mean() < 9  # measured 2.6 to 6.0 over ten seeds: the same scene, fewer jags
 
 
-# --- both eyes ----------------------------------------------------------------------------------
+# --- stereo ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [3, 8, 21])
 @pytest.mark.parametrize("camera", [Camera(noise=0), Camera.kitti(621, 188, noise=0)])
-def test_right_eye_sees_the_left_shifted_by_disparity(seed, camera):
+def test_right_view_is_the_left_one_shifted_by_disparity(seed, camera):
     left, right = stereo(street(seed), camera)
     x, y = pixels(camera)
     there = x - left.disparity(camera)
@@ -180,8 +180,7 @@ def test_right_eye_sees_the_left_shifted_by_disparity(seed, camera):
     # inverse depth is linear along a row of a plane: interpolation is exact on it
     seen = cv2.remap(1 / right.depth, there, y, cv2.INTER_LINEAR)
     visible = met & (np.abs(seen * depth - 1) < 2e-3)
-    # what is not visible is hidden by something nearer, at one of the two pixels beside it: the
-    # left eye never sees what the right eye sees through
+    # invisible pixels are hidden by something nearer at one of the two adjacent pixels
     floor = np.clip(np.floor(there), 0, camera.width - 2).astype(int)
     nearer = np.maximum(1 / right.depth[rows, floor], 1 / right.depth[rows, floor + 1])
     through = met & ~visible & (nearer * depth < 1 - 2e-3)
@@ -200,7 +199,7 @@ def test_right_eye_sees_the_left_shifted_by_disparity(seed, camera):
 
 
 def test_a_wrong_disparity_does_not_fit():
-    """The comparison above has teeth: ten per cent off, and the error doubles at least."""
+    """The comparison above can fail: with ten per cent off the error at least doubles."""
     camera = Camera(noise=0)
     left, right = stereo(street(3), camera)
     x, y = pixels(camera)
@@ -227,7 +226,7 @@ def test_the_sky_has_no_disparity():
     assert np.array_equal(left.image[inner], right.image[inner])
 
 
-# --- a drive ------------------------------------------------------------------------------------
+# --- a drive --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ANOMALIES)
@@ -245,7 +244,7 @@ def test_the_anomaly_enters_at_its_time_and_stays(seed, kind):
     assert (counts[:20] == 0).all()
     assert (counts[38:] > 100).all()
     assert counts[44] > counts[30]
-    # it ends on the road before the vehicle: below it, road
+    # it ends on the road in front of the vehicle
     view = frames[-1].view
     rows, columns = np.nonzero(view.anomaly)
     foot = min(rows.max() + 2, view.labels.shape[0] - 1)
@@ -255,14 +254,14 @@ def test_the_anomaly_enters_at_its_time_and_stays(seed, kind):
     assert view.depth[view.anomaly].min() > 2.0
 
 
-def test_before_its_time_the_drive_is_the_one_without():
+def test_before_the_anomaly_the_drive_is_the_one_without():
     with_it = drive(4, 12, 10, camera=SMALL, anomaly_at=1.0)
     without = drive(4, 12, 10, camera=SMALL)
     equal = [same(a.view, b.view) for a, b in zip(with_it, without, strict=True)]
     assert all(equal[:10])
 
 
-def test_a_static_point_moves_as_the_ego_motion_says():
+def test_static_points_move_with_the_ego_motion():
     camera = Camera(320, 240, noise=0)
     scene = journey(6, 3.0, speed=8.0)
     first, later = scene.at(0.0), scene.at(0.5)
@@ -308,7 +307,7 @@ def test_the_world_moves_and_the_vehicle_halts():
     assert (np.diff(steps) < 1e-9).all()  # it only slows down
 
 
-def test_stereo_drive_gives_both_eyes():
+def test_stereo_drive_gives_both_views():
     frame = next(drive(2, 1, camera=SMALL, stereo=True))
     assert same(frame.right, render(frame.scene, SMALL, right=True))
     assert not same(frame.right, frame.view)
@@ -319,7 +318,7 @@ def test_traffic_keeps_its_side():
         assert np.sign(street(3, traffic=side).pose.x) == sign
 
 
-# --- mistakes -----------------------------------------------------------------------------------
+# --- invalid arguments ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -347,7 +346,7 @@ def test_traffic_keeps_its_side():
         (lambda: drive(1, 10, anomaly_at=float("nan")), "anomaly_at"),
     ],
 )
-def test_mistakes_are_told_in_one_line(call, word):
+def test_invalid_arguments_give_one_line(call, word):
     with pytest.raises(PenumbraError) as error:
         call()
     assert word in str(error.value) and "\n" not in str(error.value)

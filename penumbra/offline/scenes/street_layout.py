@@ -1,4 +1,4 @@
-"""Lays out a street from a seed."""
+"""The layout of a street, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from penumbra.errors import PenumbraError
 from penumbra.offline.scenes import anomalies, ground, roadside
 from penumbra.offline.scenes.light import Light
 from penumbra.offline.scenes.mesh import Mesh
-from penumbra.offline.scenes.plan import StreetPlan
 from penumbra.offline.scenes.scene import Actor, Scene, World
+from penumbra.offline.scenes.street_plan import StreetPlan
 from penumbra.offline.scenes.traffic import populate
 
 
@@ -21,14 +21,14 @@ def street(
     anomaly: str | None = None,
     start: float | None = None,
 ) -> Scene:
-    """A street, the same for the same arguments, with the own vehicle in its lane at z = `start`
-    (None: somewhere the seed decides), and nothing in the lane for ten metres.
+    """A street, the same for the same arguments.
 
-    `traffic` is "left" or "right" (None: the seed decides). `anomaly` names one of
-    `anomalies.KINDS` that stands on the road ahead.
+    The own vehicle is in its lane at z = `start` (None: drawn from the seed), and the lane is free
+    for ten metres. `traffic` keeps "left" or "right" (None: drawn from the seed). `anomaly` is one
+    of `anomalies.KINDS` and stands on the road ahead.
     """
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise PenumbraError(f"street: seed is {seed!r}: give a whole number from 0 on")
+        raise PenumbraError(f"street: seed is {seed!r}: give an integer from 0 on")
     if traffic not in (None, "left", "right"):
         raise PenumbraError(f"street: traffic is {traffic!r}: give 'left' or 'right', or None")
     if not 60 <= length <= 5000:
@@ -47,15 +47,15 @@ def street(
         roadside.furnish(plan, side)
     roadside.close(plan)
     populate(plan)
-    # its own generator: another light does not move the houses
+    # its own generator, so that a change of the light does not move the houses
     light = Light.draw(np.random.default_rng([int(seed), 2]))
     world = World(int(seed), light, Mesh.join(plan.parts), tuple(plan.stripes), plan.length)
     scene = Scene(world, tuple(plan.actors), plan.ego())
     if anomaly is not None:
         rng = np.random.default_rng([int(seed), 3])
         pose = scene.pose
-        ahead, aside = float(rng.uniform(8, 22)), float(rng.uniform(-1.2, 1.2))
+        ahead, beside = float(rng.uniform(8, 22)), float(rng.uniform(-1.2, 1.2))
         turn = float(rng.normal(0, 0.35))
-        thing = Actor(anomalies.make(anomaly), (pose.x + aside, pose.z + ahead), heading=turn)
+        thing = Actor(anomalies.make(anomaly), (pose.x + beside, pose.z + ahead), heading=turn)
         scene = scene.with_actors(thing)
     return scene

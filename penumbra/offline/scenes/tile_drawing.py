@@ -1,6 +1,7 @@
-"""Brushes for texture tiles: wrapping noise, plain tiles, boxes, discs and polygons.
+"""Drawing of texture tiles: wrapping noise, plain tiles, boxes, discs and polygons.
 
-A tile is SIZE x SIZE x 4: blue, green, red, alpha; float32, 0 to 1. Places are fractions of it.
+A tile is SIZE x SIZE x 4: blue, green, red, alpha; float32, 0 to 1. Coordinates are fractions of
+its size.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import numpy as np
 SIZE = 256
 Rng = np.random.Generator
 Colour = tuple[float, float, float]
+Span = tuple[float, float]
 
 
 def noise(rng: Rng, cells: int, octaves: int = 1, aspect: int = 1) -> np.ndarray:
@@ -37,24 +39,27 @@ def plain(colour: Colour | float, *layers: tuple[np.ndarray, float]) -> np.ndarr
 
 
 def clear(tile: np.ndarray) -> np.ndarray:
+    """Make a tile transparent."""
     tile[..., 3] = 0
     return tile
 
 
-def box(tile: np.ndarray, x: tuple, y: tuple, colour: Colour, keep: float = 0.0) -> None:
-    """Fills a rectangle given in fractions of the tile, keeping some of what was there."""
+def box(tile: np.ndarray, x: Span, y: Span, colour: Colour, keep: float = 0.0) -> None:
+    """Fill a rectangle; `keep` is the share of the old colour."""
     rows = slice(round(y[0] * SIZE), round(y[1] * SIZE))
     columns = slice(round(x[0] * SIZE), round(x[1] * SIZE))
     part = tile[rows, columns, :3]
-    tile[rows, columns, :3] = keep * part + (1 - keep) * np.float32(colour)
+    tile[rows, columns, :3] = keep * part + (1 - keep) * np.array(colour, np.float32)
     tile[rows, columns, 3] = 1
 
 
-def disc(tile: np.ndarray, centre: tuple, radius: float, colour: Colour) -> None:
+def disc(tile: np.ndarray, centre: tuple[float, float], radius: float, colour: Colour) -> None:
+    """Fill a circle."""
     middle = (round(centre[0] * SIZE), round(centre[1] * SIZE))
     cv2.circle(tile, middle, round(radius * SIZE), (*colour, 1.0), -1, cv2.LINE_AA)
 
 
 def shape(tile: np.ndarray, points: list[tuple[float, float]], colour: Colour) -> None:
-    corners = np.int32(np.round(np.float32(points) * SIZE))
+    """Fill a polygon."""
+    corners = np.round(np.array(points, np.float32) * SIZE).astype(np.int32)
     cv2.fillPoly(tile, [corners], (*colour, 1.0), cv2.LINE_AA)

@@ -1,8 +1,8 @@
-"""Which surface each pixel's ray meets first, and how far away: exact, by closed formulas.
+"""The first surface that each pixel's ray meets, and its depth, in closed form.
 
-With d = (x, y, 1) the ray of a pixel in camera axes, a quad with corners p0, p0 + e1, p0 + e2 is
-met where [e1 e2 p0]⁻¹ d = (s, t, 1) / depth: the inverse depth and the texture coordinates over
-depth are linear in the pixel. A quadric |o + λ m d| = 1 is met at inverse depth
+With d = (x, y, 1) the ray of a pixel in camera axes, it meets a quad with corners p0, p0 + e1,
+p0 + e2 where [e1 e2 p0]⁻¹ d = (s, t, 1) / depth: the inverse depth and the texture coordinates over
+depth are linear in the pixel. It meets a quadric |o + λ m d| = 1 at the inverse depth
 1/λ = (-b + √(b² - a c)) / c with a = |m d|², b = o · m d, c = |o|² - 1.
 """
 
@@ -12,23 +12,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penumbra.offline.scenes import textures
 from penumbra.offline.scenes.camera import NEAR, Camera
 from penumbra.offline.scenes.mesh import Mesh, cross
+from penumbra.offline.scenes.texture_atlas import atlas
+from penumbra.offline.scenes.tile_drawing import SIZE
 
 FAR = 1000.0
-"""Metres; beyond is sky."""
+"""Distance in metres beyond which there is only sky."""
 SMALL = 700
-"""Pixels of a surface's box up to which it is drawn together with all others like it: what small
-surfaces cost in numpy is the call, not the pixel."""
+"""Surfaces whose bounding box has up to this many pixels are drawn in one batch: for small surfaces
+the cost in NumPy is that of the calls, not of the pixels."""
 
 
 @dataclass(frozen=True)
 class Hits:
-    """For each pixel the surface it shows: quads first, then rounds, then one number for sky."""
+    """The surface that each pixel shows: quads first, then rounds, then one number for the sky."""
 
     surface: np.ndarray
-    """int32: place in the mesh's quads; quads + place in its rounds; quads + rounds for sky."""
+    """int32: index into the quads; quads + index into the rounds; quads + rounds for the sky."""
     inverse_depth: np.ndarray
     """float32; 1 / FAR in the sky."""
     quad_forms: np.ndarray
@@ -36,9 +37,9 @@ class Hits:
 
 
 def cast(mesh: Mesh, eye: np.ndarray, rotation: np.ndarray, camera: Camera, scale: int = 1) -> Hits:
-    """Looks from `eye` (world) through the pixels of `camera`, on a `scale` times finer grid."""
+    """Cast rays from `eye` (world) through the pixels of `camera`, `scale` times as many a side."""
     target = _Target(*camera.rays(scale))
-    forms = _cast_quads(mesh.quads, eye, rotation, camera.focal * scale, target)
+    forms = _cast_quads(mesh.quads, eye, rotation, camera.focal_px * scale, target)
     _cast_rounds(mesh.rounds, eye, rotation, target, len(mesh.quads))
     surface = target.surface
     surface[surface < 0] = len(mesh.quads) + len(mesh.rounds)
@@ -46,7 +47,7 @@ def cast(mesh: Mesh, eye: np.ndarray, rotation: np.ndarray, camera: Camera, scal
 
 
 class _Target:
-    """The buffers that surfaces are drawn into; the nearest stays."""
+    """The depth buffer: surface and inverse depth of each pixel."""
 
     def __init__(self, xs: np.ndarray, ys: np.ndarray) -> None:
         self.xs, self.ys = xs, ys
@@ -56,25 +57,27 @@ class _Target:
         self.inverse_depth = np.full((len(ys), len(xs)), 1 / FAR, np.float32)
 
     def boxes(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Pixel boxes (n, 4) of ray ranges (n, 2): left, right, top, bottom, ends excluded."""
+        """Pixel boxes (n, 4) of ray ranges (n, 2): left, right, top, bottom; ends are exclusive."""
         left, right = np.searchsorted(self.xs, (low[:, 0], high[:, 0]))
         # rows run downwards while y runs up
         top, bottom = np.searchsorted(-self.ys, (-high[:, 1], -low[:, 1]))
         return np.stack([left, right, top, bottom], axis=-1)
 
-    def hidden(self, place: tuple, nearest: float) -> bool:
-        """Whether all that is drawn there is nearer than the inverse depth `nearest`."""
+    def hidden(self, place: tuple[slice, slice], nearest: float) -> bool:
+        """Whether everything drawn there is nearer than the inverse depth `nearest`."""
         return bool(self.inverse_depth[place].min() >= nearest)
 
-    def write(self, place: tuple, inside: np.ndarray, inverse: np.ndarray, number: int) -> None:
-        """Draws one surface into a box of pixels."""
+    def write(
+        self, place: tuple[slice, slice], inside: np.ndarray, inverse: np.ndarray, number: int
+    ) -> None:
+        """Draw one surface into a box of pixels."""
         held = self.inverse_depth[place]
         inside &= inverse > held
         np.copyto(held, inverse, where=inside)
         np.copyto(self.surface[place], number, where=inside)
 
     def scatter(self, pixel: np.ndarray, inverse: np.ndarray, number: np.ndarray) -> None:
-        """Draws many surfaces at once, as a list of pixels that may repeat."""
+        """Draw many surfaces at once, as a list of pixels that may repeat."""
         held, shown = self.inverse_depth.reshape(-1), self.surface.reshape(-1)
         ahead = inverse > held.take(pixel)
         pixel, inverse, number = pixel[ahead], inverse[ahead], number[ahead]
@@ -84,7 +87,7 @@ class _Target:
 
 
 def _runs(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For runs of `counts` items laid end to end: each item's run, and its place in the run."""
+    """For consecutive runs of `counts` items: the run of each item, and its index in the run."""
     run = np.repeat(np.arange(len(counts)), counts)
     return run, np.arange(len(run)) - (np.cumsum(counts) - counts)[run]
 
@@ -100,14 +103,14 @@ def _cast_quads(
     e1, e2 = points[:, 1] - points[:, 0], points[:, 3] - points[:, 0]
     normal = cross(e1, e2)
     volume = np.einsum("ij,ij->i", normal, points[:, 0])
-    # left out: seen edge-on (the eye lies in the plane), from behind, or behind the eye
-    seen = np.abs(volume) > 1e-9 * np.linalg.norm(normal, axis=1)
-    seen &= (points[..., 2].max(axis=1) > NEAR) & (~quads["closed"] | (volume < 0))
-    seen = np.flatnonzero(seen)
+    # culled: edge-on (the camera lies in the plane), seen from behind, or behind the camera
+    faces = np.abs(volume) > 1e-9 * np.linalg.norm(normal, axis=1)
+    faces &= (points[..., 2].max(axis=1) > NEAR) & (~quads["closed"] | (volume < 0))
+    seen = np.flatnonzero(faces)
     boxes = target.boxes(*_extent(points[seen]))
     shown = (boxes[:, 1] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 2])
     seen, boxes = seen[shown], boxes[shown]
-    # nearest first: what comes later is then hidden more often, and costs little
+    # front to back, so that hidden surfaces are skipped early
     order = np.argsort(points[seen, :, 2].min(axis=1), kind="stable")
     seen, boxes = seen[order], boxes[order]
     points, e1, e2 = points[seen], e1[seen], e2[seen]
@@ -119,10 +122,10 @@ def _cast_quads(
     forms[seen] = form
     nearest = points[..., 2].min(axis=1)
     side = np.maximum(np.linalg.norm(e1, axis=1), np.linalg.norm(e2, axis=1))
-    texels = np.abs(repeat).max(axis=1) * textures.SIZE / side
+    texels = np.abs(repeat).max(axis=1) * SIZE / side
     distance = np.maximum(points[..., 2].mean(axis=1), NEAR)
     level = np.log2(np.maximum(texels * distance / focal, 1)).astype(int)
-    holes = textures.atlas().holes(quads["texture"][seen], level)
+    holes = atlas().holes(quads["texture"][seen], level)
 
     quad, row, left, right = _spans(points, boxes, target)
     area = (boxes[:, 1] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 2])
@@ -145,7 +148,7 @@ def _cast_quads(
         if cut[k]:
             depth = 1 / np.maximum(inverse, np.float32(1 / FAR))
             u, v = (ux * x + (uy * y + u1)) * depth, (vx * x + (vy * y + v1)) * depth
-            inside &= textures.atlas().solid(holes[0][k], holes[1][k], u, v)
+            inside &= atlas().solid(holes[0][k], holes[1][k], u, v)
         target.write(place, inside, inverse, int(seen[k]))
 
     some = ~large[quad]
@@ -161,14 +164,14 @@ def _cast_quads(
         (slopes[owner[holed], i] * x[holed] + base[run[holed], i]) / inverse[holed] for i in (0, 1)
     )
     start, size = (h[owner[holed]] for h in holes)
-    kept[holed] = textures.atlas().solid(start, size, u, v)
+    kept[holed] = atlas().solid(start, size, u, v)
     pixel = row[run] * len(target.xs) + column
     target.scatter(pixel[kept], inverse[kept], seen[owner[kept]])
     return forms
 
 
 def _at_rows(form: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The part of a linear form that does not change along a row: (n, 3)."""
+    """The part of a linear form that is constant along a row: (n, 3)."""
     return (form[..., 1] * y[:, None] + form[..., 2]).astype(np.float32)
 
 
@@ -188,11 +191,11 @@ def _extent(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _spans(
     points: np.ndarray, boxes: np.ndarray, target: _Target
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """For each row of each quad's box (quad, row) the columns [left, right) that lie in the quad.
+    """For each row of each quad's box (quad, row) the columns [left, right) inside the quad.
 
-    An edge from p to q and the eye span a plane with normal p × q; a ray is inside when it lies on
-    the inner side of all four. Neighbours share the edge's two points, so their planes are equal
-    up to sign, bit for bit, and no pixel falls between them.
+    An edge from p to q and the camera span a plane with normal p × q; a ray is inside if it lies on
+    the inner side of all four. Adjacent quads share the two points of an edge, so their planes are
+    equal up to sign, bit for bit, and no pixel falls between them.
     """
     edges = cross(points, np.roll(points, -1, axis=1))  # (n, 4, 3)
     middle = points.mean(axis=1)
@@ -252,7 +255,7 @@ def _cast_rounds(
 
 @dataclass(frozen=True)
 class _Quadrics:
-    """The coefficients a, b, c of the module's docstring, as forms in the pixel's ray."""
+    """The coefficients a, b, c of the module's docstring, as forms in the ray of a pixel."""
 
     linear: np.ndarray  # b (n, 3)
     square: np.ndarray  # b² - a c (n, 3, 3)
@@ -265,24 +268,25 @@ class _Quadrics:
     def of(cls, centre: np.ndarray, axes: np.ndarray, tube: np.ndarray) -> _Quadrics:
         inverse = np.linalg.inv(axes)
         origin = -np.einsum("nij,nj->ni", inverse, centre)
-        radial = np.where(tube[:, None], [1.0, 0.0, 1.0], 1.0)  # a tube is free along its axis
+        radial = np.where(tube[:, None], [1.0, 0.0, 1.0], 1.0)  # a tube is unbounded along its axis
         c = (radial * origin**2).sum(axis=1) - 1
         b = np.einsum("ni,nij->nj", radial * origin, inverse)
         a = np.einsum("ni,nij,nik->njk", radial, inverse, inverse)
         square = b[:, :, None] * b[:, None, :] - a * c[:, None, None]
         parts = (b, square, c, inverse[:, 1], origin[:, 1])
-        return cls(*(part.astype(np.float32) for part in parts), tube)
+        linear, quadratic, constant, along, start = (part.astype(np.float32) for part in parts)
+        return cls(linear, quadratic, constant, along, start, tube)
 
     def meet(
         self, k: int | np.ndarray, x: np.ndarray, y: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Whether the rays (x, y, 1) meet quadric `k` (one, or one for each ray), and 1 / depth."""
+        """Whether the rays (x, y, 1) meet quadric `k` (one, or one per ray), and 1 / depth."""
         q, b, c = self.square[k], self.linear[k], self.constant[k]
-        # the discriminant as a polynomial in x with coefficients that depend on the row
+        # the discriminant as a polynomial in x whose coefficients depend on the row
         slope = 2 * (q[..., 0, 1] * y + q[..., 0, 2])
         rest = (q[..., 1, 1] * y + 2 * q[..., 1, 2]) * y + q[..., 2, 2]
         root = (q[..., 0, 0] * x + slope) * x + rest
-        inside = (root >= 0) & (c > 0)  # c <= 0: the eye is within
+        inside = (root >= 0) & (c > 0)  # c <= 0: the camera is inside
         inverse = np.sqrt(np.maximum(root, 0)) - (b[..., 0] * x + (b[..., 1] * y + b[..., 2]))
         inverse /= np.where(c > 0, c, 1)
         if np.any(self.tube[k]):

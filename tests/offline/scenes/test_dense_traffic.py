@@ -1,4 +1,4 @@
-"""Lorries, and streets full of them."""
+"""Lorries and dense traffic."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pytest
 
 from penumbra.offline.datasets.camvid_classes import CAR
 from penumbra.offline.scenes import Camera, render, street
-from penumbra.offline.scenes.jam import in_a_jam
+from penumbra.offline.scenes.dense_traffic import with_dense_traffic
 from penumbra.offline.scenes.lorries import lorry
 
 NEAR = 15.0
 
 
 @pytest.mark.parametrize("kind", ["box", "tarpaulin", "tank", "flat"])
-def test_a_lorry_has_a_lorry_s_size(kind: str) -> None:
+def test_size_of_a_lorry(kind: str) -> None:
     for seed in range(20):
         body = lorry(np.random.default_rng(seed), kind)
         corners = body.quads["corners"].reshape(-1, 3)
@@ -33,16 +33,16 @@ def test_the_same_seed_draws_the_same_lorry() -> None:
     np.testing.assert_array_equal(first.rounds, again.rounds)
 
 
-def test_a_jam_fills_the_view_with_what_is_near() -> None:
+def test_dense_traffic_fills_the_view_with_near_vehicles() -> None:
     camera = Camera.kitti(310, 94)
     shares = []
     for seed in range(8):
         free = street(seed)
-        jam = in_a_jam(free, np.random.default_rng(seed))
-        views = [render(scene, camera) for scene in (free, jam)]
+        dense = with_dense_traffic(free, np.random.default_rng(seed))
+        views = [render(scene, camera) for scene in (free, dense)]
         shares.append([((v.labels == CAR) & (v.depth < NEAR)).mean() for v in views])
-        # Nothing stands where the eye is: the nearest vehicle of the own lane is 3 m ahead, and
-        # those beside are a lane's width less half a lorry and its wandering away.
+        # No vehicle contains the camera: the nearest one in the own lane is 3 m ahead, and those
+        # beside are a lane less half a lorry and its offset away.
         assert views[1].depth.min() > 0.5
-    free, jammed = np.mean(shares, axis=0)
-    assert jammed > 0.15 > free
+    free_share, dense_share = np.mean(shares, axis=0)
+    assert dense_share > 0.15 > free_share

@@ -1,4 +1,4 @@
-"""Dense traffic around the eye: a free road teaches nothing of what is near."""
+"""Dense traffic around the camera, for training on near objects."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 
 from penumbra.offline.scenes.lorries import lorry
-from penumbra.offline.scenes.plan import LANE
 from penumbra.offline.scenes.scene import Actor, Scene
+from penumbra.offline.scenes.street_plan import LANE
 from penumbra.offline.scenes.vehicles import car
 
-_LORRIES = 0.5
-_LOOKS_AHEAD = 45.0
+_LORRIES = 0.5  # share of lorries beside the own lane
+_QUEUE_LENGTH = 45.0  # metres
 
 
-def in_a_jam(scene: Scene, random: np.random.Generator) -> Scene:
-    """The same street with vehicles close ahead and, bumper to bumper, on one or both sides."""
+def with_dense_traffic(scene: Scene, random: np.random.Generator) -> Scene:
+    """The same street with vehicles close ahead and queues on one or both sides."""
     here, inwards = scene.pose, -np.sign(scene.pose.x) or 1.0
     lanes = [(here.x, 3.0, 14.0)]
     sides = random.choice(3, p=[0.3, 0.2, 0.5])  # inwards, outwards, both
@@ -27,14 +27,14 @@ def in_a_jam(scene: Scene, random: np.random.Generator) -> Scene:
     queue: list[Actor] = []
     for x, nearest, furthest in lanes:
         beside = x != here.x
-        gap = random.uniform(nearest, furthest)  # from the lens to the first tail
+        gap = random.uniform(nearest, furthest)  # from the camera to the first vehicle
         heading = np.pi if beside and random.random() < 0.3 else 0.0
-        while gap < _LOOKS_AHEAD:
+        while gap < _QUEUE_LENGTH:
             large = random.random() < (_LORRIES if beside else _LORRIES / 2)
             body = lorry(random) if large else car(random)
             tail, nose = (f(body.quads["corners"][..., 2]) for f in (np.min, np.max))
             place = (x + float(random.normal(0, 0.25)), here.z + gap - float(tail))
-            if heading:  # it looks towards us: its nose is what is near
+            if heading:  # oncoming: its front is the near end
                 place = (place[0], here.z + gap + float(nose))
             queue.append(Actor(body, place, heading=heading + float(random.normal(0, 0.03))))
             gap += float(nose - tail) + random.uniform(1.0, 9.0)

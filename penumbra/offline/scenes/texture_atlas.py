@@ -1,4 +1,4 @@
-"""All tiles in one picture with their smaller copies, so that one remap samples every surface."""
+"""All tiles with their mip-map levels in one image, so that one remap samples every surface."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from functools import lru_cache
 import cv2
 import numpy as np
 
-from penumbra.offline.scenes import drawing, patterns
-from penumbra.offline.scenes.drawing import SIZE
+from penumbra.offline.scenes.tile_catalogue import painters
+from penumbra.offline.scenes.tile_drawing import SIZE, noise
 
 LEVELS = 7
 _BAND = SIZE + 2
-# a level of n texels is stored with one wrapped texel around it, so that bilinear sampling of one
-# tile never meets its neighbour
+# each level has a border of one wrapped texel, so that bilinear sampling never reaches another tile
 _LEVEL_SIZE = [SIZE >> k for k in range(LEVELS)]
 _LEVEL_LEFT = np.cumsum([0] + [n + 2 for n in _LEVEL_SIZE[:-1]])
-_SIZES, _LEFTS = np.float32(_LEVEL_SIZE), np.float32(_LEVEL_LEFT + 0.5)
+_SIZES, _LEFTS = np.array(_LEVEL_SIZE, np.float32), np.array(_LEVEL_LEFT + 0.5, np.float32)
 
 
 class Atlas:
-    """Every tile at every level, tile by tile downwards and level by level to the right."""
+    """Every tile at every level: tiles from top to bottom, levels from left to right."""
 
     def __init__(self) -> None:
-        table = patterns.painters()
+        table = painters()
         self.layers = {name: k for k, name in enumerate(table)}
         width = int(_LEVEL_LEFT[-1] + _LEVEL_SIZE[-1] + 2)
         self.colours = np.zeros((len(table) * _BAND, width, 3), np.uint8)
@@ -31,16 +30,16 @@ class Atlas:
         self._starts = np.zeros((len(table), LEVELS), int)
         self._solid: list[np.ndarray] = []
         for layer, (name, painter) in enumerate(table.items()):
-            # seeded by the tile's own name: adding a tile leaves the others as they were
+            # seeded by the name of the tile, so that a new tile does not change the others
             tile = painter(np.random.default_rng([7, *name.encode()])).astype(np.float32)
             self.cut[layer] = bool((tile[..., 3] < 0.5).any())
             self._store(layer, np.clip(tile, 0, 1))
         self.bits = np.concatenate(self._solid)
-        """bool: where the cut tiles are there, texel by texel, level by level, tile by tile."""
+        """bool: where tiles with holes are solid, by tile, level and texel."""
 
     def _store(self, layer: int, tile: np.ndarray) -> None:
         top = layer * _BAND
-        # colours are weighted by alpha before shrinking: what is cut away must not bleed in
+        # holes take the mean colour first, so that they do not bleed into smaller levels
         tile = tile.copy()
         if self.cut[layer]:
             solid = tile[..., 3] > 0.5
@@ -49,7 +48,7 @@ class Atlas:
         for level, (size, left) in enumerate(zip(_LEVEL_SIZE, _LEVEL_LEFT, strict=True)):
             small = cv2.resize(tile, (size, size), interpolation=cv2.INTER_AREA)
             if self.cut[layer]:
-                # the threshold that keeps the share of holes, or thin bars would vanish far away
+                # the threshold that keeps the share of holes; otherwise thin bars vanish far away
                 solid = small[..., 3] >= max(np.quantile(small[..., 3], 1 - cover), 0.1)
                 self._starts[layer, level] = sum(map(len, self._solid))
                 self._solid.append(solid.ravel())
@@ -58,15 +57,15 @@ class Atlas:
             self.colours[place] = np.round(padded * 255)
 
     def holes(self, layer: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the holes of tiles at levels start in `bits`, and how wide they are in texels."""
+        """Start in `bits` of tiles at their levels, and their width in texels."""
         level = np.clip(level, 0, LEVELS - 1)
         return self._starts[layer, level], np.take(_LEVEL_SIZE, level)
 
     def solid(
         self, start: int | np.ndarray, size: int | np.ndarray, u: np.ndarray, v: np.ndarray
     ) -> np.ndarray:
-        """Whether a cut tile is there at (u, v), by its nearest texel."""
-        # sizes are powers of two: the mask wraps, for negative numbers too
+        """Whether a tile is solid at (u, v), by the nearest texel."""
+        # sizes are powers of two: the mask wraps negative numbers as well
         row = np.floor(v * np.float32(size)).astype(np.int64) & (size - 1)
         column = np.floor(u * np.float32(size)).astype(np.int64) & (size - 1)
         return self.bits.take(start + row * size + column)
@@ -76,13 +75,13 @@ class Atlas:
     ) -> np.ndarray:
         """Colours (uint8) at (u, v), blended between the two nearest levels."""
         lod = np.clip(lod, 0, LEVELS - 1 - 1e-3)
-        level = lod.astype(np.int32).astype(np.intp)  # faster than at once
+        level = lod.astype(np.int32).astype(np.intp)  # faster than one conversion
         u, v = u - np.floor(u), v - np.floor(v)
         top = layer * np.float32(_BAND) + np.float32(0.5)
         fine, coarse = (
             cv2.remap(
                 self.colours,
-                # texel k has its centre at (k + 1/2) / size; the stored border shifts it by one
+                # the centre of texel k is at (k + 1/2) / size; the border shifts it by one
                 u * _SIZES.take(at, mode="clip") + _LEFTS.take(at, mode="clip"),
                 v * _SIZES.take(at, mode="clip") + top,
                 cv2.INTER_LINEAR,
@@ -95,22 +94,22 @@ class Atlas:
 
 @lru_cache(maxsize=1)
 def atlas() -> Atlas:
-    """Painted at first use, once per process."""
+    """The atlas, painted at first use, once per process."""
     return Atlas()
 
 
 @lru_cache(maxsize=1)
 def stains() -> np.ndarray:
-    """Slow brightness changes (float32, mean 1) that keep repeated tiles from looking alike."""
+    """Slow brightness variations (float32, mean 1), which hide the repetition of tiles."""
     rng = np.random.default_rng(11)
-    field = drawing.noise(rng, 4, 6)
+    field = noise(rng, 4, 6)
     return np.clip(1 + 0.085 * field, 0.7, 1.25).astype(np.float32)
 
 
 @lru_cache(maxsize=1)
 def clouds() -> np.ndarray:
     """Wrapping fractal noise (float32, about unit variance)."""
-    return drawing.noise(np.random.default_rng(12), 4, 6).astype(np.float32)
+    return noise(np.random.default_rng(12), 4, 6).astype(np.float32)
 
 
 def find(name: str) -> tuple[int, bool]:

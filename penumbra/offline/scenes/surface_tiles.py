@@ -1,15 +1,16 @@
-"""Tiles for what is large: ground, walls, roofs and leaves; and strange skins."""
+"""Texture tiles of surfaces: ground, walls, roofs, leaves, and the skins of anomalies."""
 
 from __future__ import annotations
 
 import cv2
 import numpy as np
 
-from penumbra.offline.scenes import drawing as draw
-from penumbra.offline.scenes.drawing import SIZE, Colour, Rng
+from penumbra.offline.scenes import tile_drawing as draw
+from penumbra.offline.scenes.tile_drawing import SIZE, Colour, Rng, Span
 
 
 def asphalt(rng: Rng, cracks: int = 0, grey: float = 0.42) -> np.ndarray:
+    """Asphalt, with so many cracks."""
     tile = draw.plain(
         grey,
         (draw.noise(rng, 128), 0.10),
@@ -41,6 +42,7 @@ def paving(rng: Rng, columns: int, rows: int, joint: float = 0.72) -> np.ndarray
 
 
 def grass(rng: Rng) -> np.ndarray:
+    """Grass."""
     tile = draw.plain(
         (0.26, 0.45, 0.38), (draw.noise(rng, 128, aspect=2), 0.2), (draw.noise(rng, 8, 4), 0.14)
     )
@@ -49,6 +51,7 @@ def grass(rng: Rng) -> np.ndarray:
 
 
 def manhole(rng: Rng) -> np.ndarray:
+    """A manhole cover."""
     tile = draw.clear(draw.plain(0.35))
     draw.disc(tile, (0.5, 0.5), 0.48, (0.33, 0.33, 0.33))
     draw.disc(tile, (0.5, 0.5), 0.42, (0.24, 0.24, 0.25))
@@ -58,6 +61,7 @@ def manhole(rng: Rng) -> np.ndarray:
 
 
 def wall(rng: Rng, kind: str) -> np.ndarray:
+    """A wall of brick, stone, concrete or stucco."""
     if kind == "brick":
         tile = draw.plain(
             (0.52, 0.60, 0.80), (draw.noise(rng, 128), 0.07), (draw.noise(rng, 4, 3), 0.08)
@@ -77,13 +81,15 @@ def wall(rng: Rng, kind: str) -> np.ndarray:
     return draw.plain(0.84, (draw.noise(rng, 128), 0.03), (draw.noise(rng, 8, 3), 0.04))
 
 
-def _pane(tile: np.ndarray, rng: Rng, x: tuple, y: tuple, frame: Colour, bars: tuple) -> None:
-    """A window: frame, glass that mirrors a bright sky above and the dark street below."""
+def _pane(
+    tile: np.ndarray, rng: Rng, x: Span, y: Span, frame: Colour, bars: tuple[int, int]
+) -> None:
+    """A window: frame, and glass that reflects sky and street."""
     edge = 0.009
     draw.box(tile, (x[0] - edge, x[1] + edge), (y[0] - edge, y[1] + 2 * edge), frame)
     tone = rng.uniform(0.12, 0.3)
     draw.box(tile, x, y, (tone * 1.1, tone * 1.02, tone))
-    if rng.random() < 0.5:  # a mirrored patch of sky
+    if rng.random() < 0.5:  # a reflection of the sky
         split = y[0] + (y[1] - y[0]) * rng.uniform(0.25, 0.8)
         draw.box(tile, x, (y[0], split), (0.75, 0.65, 0.55), keep=0.45)
     if rng.random() < 0.4:  # a curtain or blind
@@ -117,12 +123,13 @@ def facade(rng: Rng, material: str, style: str) -> np.ndarray:
                 draw.box(tile, (x0 - 0.025, x0 + wide + 0.025), sill, (0.75, 0.77, 0.78))
             _pane(tile, rng, (x0, x0 + wide), (y0, y0 + high), frame, bars)
     if style in ("sash", "ribbon"):
-        for row in (0.0, 0.5):
-            draw.box(tile, (0, 1), (row + 0.01, row + 0.03), (0.9, 0.9, 0.9), keep=0.6)
+        for top in (0.0, 0.5):
+            draw.box(tile, (0, 1), (top + 0.01, top + 0.03), (0.9, 0.9, 0.9), keep=0.6)
     return tile
 
 
 def glass_tower(rng: Rng) -> np.ndarray:
+    """A glass front of four storeys by four panes."""
     tile = draw.plain((0.55, 0.50, 0.44), (draw.noise(rng, 4, 2), 0.12))
     for row in range(4):
         for column in range(4):
@@ -166,12 +173,14 @@ def shop(rng: Rng) -> np.ndarray:
 
 
 def roof(rng: Rng, colour: Colour) -> np.ndarray:
+    """Roof tiles."""
     tile = paving(rng, 16, 16, 0.6)
-    tile[..., :3] *= np.float32(colour) / 0.62
+    tile[..., :3] *= np.array(colour, np.float32) / 0.62
     return tile
 
 
 def foliage(rng: Rng) -> np.ndarray:
+    """Dense leaves, as of a hedge."""
     clumps, leaves = draw.noise(rng, 8, 3), draw.noise(rng, 64, 2)
     tile = draw.plain((0.26, 0.45, 0.37), (clumps, 0.2), (leaves, 0.22))
     tile[..., 2] *= 1 + 0.06 * draw.noise(rng, 4, 2)
@@ -179,7 +188,7 @@ def foliage(rng: Rng) -> np.ndarray:
 
 
 def leaves(rng: Rng, bare: bool = False) -> np.ndarray:
-    """A clump of leaves with a ragged edge and holes, lit from above; or bare twigs."""
+    """A clump of leaves with a ragged edge and holes; or bare twigs."""
     y, x = np.mgrid[:SIZE, :SIZE].astype(np.float32) / (SIZE - 1) * 2 - 1
     radius = np.sqrt(x * x + y * y)
     if bare:
@@ -205,33 +214,34 @@ def _twig(tile: np.ndarray, rng: Rng, start: np.ndarray, angle: float, size: flo
 
 
 def bark(rng: Rng) -> np.ndarray:
+    """The bark of a tree."""
     return draw.plain(
         (0.26, 0.33, 0.38), (draw.noise(rng, 64, 2, aspect=8), 0.22), (draw.noise(rng, 8, 2), 0.1)
     )
 
 
 def odd(rng: Rng, kind: str) -> np.ndarray:
+    """Patterns of anomalies: stripes, checker, hazard or dots."""
     y, x = np.mgrid[:SIZE, :SIZE] / SIZE
     if kind == "stripes":
-        colours = np.float32(
-            [(0.2, 0.1, 0.95), (0.95, 0.95, 0.95), (0.9, 0.35, 0.05), (0.1, 0.85, 1)]
-        )
+        colours = [(0.2, 0.1, 0.95), (0.95, 0.95, 0.95), (0.9, 0.35, 0.05), (0.1, 0.85, 1)]
         pick = (x * 8).astype(int) % 4
     elif kind == "checker":
-        colours = np.float32([(0.85, 0.1, 0.8), (0.2, 1.0, 0.7)])
+        colours = [(0.85, 0.1, 0.8), (0.2, 1.0, 0.7)]
         pick = ((x * 6).astype(int) + (y * 6).astype(int)) % 2
     elif kind == "hazard":
-        colours = np.float32([(0.05, 0.8, 1.0), (0.05, 0.05, 0.05)])
+        colours = [(0.05, 0.8, 1.0), (0.05, 0.05, 0.05)]
         pick = ((x + y) * 6).astype(int) % 2
     else:  # dots
-        colours = np.float32([(0.75, 0.3, 0.9), (0.95, 0.95, 0.9)])
+        colours = [(0.75, 0.3, 0.9), (0.95, 0.95, 0.9)]
         pick = (np.hypot(x * 6 % 1 - 0.5, y * 6 % 1 - 0.5) < 0.28).astype(int)
     tile = draw.plain(1.0, (draw.noise(rng, 32, 2), 0.04))
-    tile[..., :3] *= colours[pick]
+    tile[..., :3] *= np.array(colours, np.float32)[pick]
     return tile
 
 
 def leather(rng: Rng) -> np.ndarray:
+    """Tufted leather."""
     tile = draw.plain(0.9, (draw.noise(rng, 64, 2), 0.06), (draw.noise(rng, 4, 2), 0.05))
     y, x = np.mgrid[:SIZE, :SIZE] / SIZE
     tuft = np.hypot((x * 4 + ((y * 4).astype(int) % 2) / 2) % 1 - 0.5, y * 4 % 1 - 0.5)
@@ -240,4 +250,5 @@ def leather(rng: Rng) -> np.ndarray:
 
 
 def hide(rng: Rng) -> np.ndarray:
+    """The hide of an elephant."""
     return draw.plain(0.8, (draw.noise(rng, 32, 3), 0.12), (draw.noise(rng, 16, 2, aspect=2), 0.1))

@@ -1,4 +1,4 @@
-"""From a scene to pictures: one eye, or both eyes of a rectified stereo rig."""
+"""Rendering of a scene: one camera, or both cameras of a rectified stereo rig."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 
 from penumbra.offline.datasets.camvid_classes import SKY
 from penumbra.offline.scenes.camera import Camera, View
-from penumbra.offline.scenes.raster import Hits, cast
+from penumbra.offline.scenes.ray_casting import Hits, cast
 from penumbra.offline.scenes.scene import Scene
-from penumbra.offline.scenes.shade import Eye, Shader
+from penumbra.offline.scenes.shading import Shader, Viewpoint
 
 CONTRAST = 1.22
-"""Of the camera's tone curve, about a middle grey of 120; brings the pictures' spread of grey
-levels near that of CamVid and KITTI."""
+"""Contrast of the tone curve about a middle grey of 120, chosen for the spread of grey levels of
+CamVid and KITTI."""
 
 
 def render(scene: Scene, camera: Camera | None = None, *, right: bool = False) -> View:
-    """What the left (or right) eye of `camera` sees from the scene's own vehicle."""
+    """The view of the left (or right) camera from the scene's own vehicle."""
     camera = camera or Camera()
     mesh = scene.mesh
     rotation = camera.rotation(scene.pose.yaw)
@@ -31,7 +31,7 @@ def render(scene: Scene, camera: Camera | None = None, *, right: bool = False) -
     fine, scale = hits, camera.supersample
     if scale > 1:
         fine = cast(mesh, eye, rotation, camera, scale)
-    colours = shader.shade(fine, Eye.of(eye, rotation, camera, scale))
+    colours = shader.shade(fine, Viewpoint.of(eye, rotation, camera, scale))
     if scale > 1:
         size = (camera.width, camera.height)
         colours = cv2.resize(colours, size, interpolation=cv2.INTER_AREA)
@@ -40,28 +40,30 @@ def render(scene: Scene, camera: Camera | None = None, *, right: bool = False) -
 
 
 def stereo(scene: Scene, camera: Camera | None = None) -> tuple[View, View]:
-    """(left, right): the same world from two eyes; a left pixel at column u and depth z is at
-    column u - f b / z on the right, where nothing hides it."""
+    """The views of both cameras (left, right).
+
+    Column u at depth z of the left image is column u - f b / z of the right one, unless occluded.
+    """
     return render(scene, camera), render(scene, camera, right=True)
 
 
 def _truth(scene: Scene, hits: Hits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     mesh = scene.mesh
     labels = np.concatenate([mesh.quads["label"], mesh.rounds["label"], [SKY]]).astype(np.uint8)
-    strange = np.concatenate([mesh.quads["anomaly"], mesh.rounds["anomaly"], [False]])
+    anomaly = np.concatenate([mesh.quads["anomaly"], mesh.rounds["anomaly"], [False]])
     sky = hits.surface == len(labels) - 1
     depth = np.where(sky, np.float32(np.inf), 1 / hits.inverse_depth)
-    return labels[hits.surface], depth, strange[hits.surface]
+    return labels[hits.surface], depth, anomaly[hits.surface]
 
 
 def _develop(colours: np.ndarray, scene: Scene, camera: Camera, right: bool) -> np.ndarray:
-    """Lens, exposure and sensor: a slight blur and vignette, contrast, noise, eight bits."""
+    """Lens, exposure and sensor: slight blur and vignette, contrast, noise, eight bits."""
     colours = cv2.GaussianBlur(colours, (3, 3), 0.45)
     gain = np.float32(scene.world.light.exposure * CONTRAST)
     colours *= gain * _vignette(camera.width, camera.height)
     colours -= np.float32((CONTRAST - 1) * 120)
     if camera.noise:
-        # a fixed strip of noise at a place that moment and eye decide: seeded, and cheap
+        # a part of a fixed strip of noise, chosen by seed, camera and time: reproducible and cheap
         key = [scene.world.seed, int(right), round(scene.time * 1e6)]
         strip, needed = _noise(), colours.size
         start = int(np.random.default_rng(key).integers(len(strip)))

@@ -1,4 +1,4 @@
-"""The measures of a street's cross-section, and what has been put down in it so far."""
+"""The cross-section of a street, and the parts placed in it so far."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from penumbra.offline.scenes.scene import Actor, Ego
 
 Rng = np.random.Generator
 
-LANE = 3.3
-KERB = 0.12
-START = -15.0
+LANE = 3.3  # metres
+KERB = 0.12  # metres
+START = -15.0  # z at which the street begins
 WIDE = 58.0
-"""Metres from the middle of the road to where the world ends at either side."""
+"""Half width of the world, in metres from the middle of the road."""
 
 
 @dataclass
 class StreetPlan:
-    """The measures of the cross-section, and what has been put down so far."""
+    """Dimensions of the cross-section, and the parts placed so far."""
 
     rng: Rng
     length: float
@@ -39,8 +39,11 @@ class StreetPlan:
 
     @classmethod
     def draw(cls, rng: Rng, length: float, traffic: str | None) -> StreetPlan:
-        keep = {"left": -1, "right": 1}.get(traffic, int(rng.choice([-1, 1])))
-        junctions, z = [], float(rng.uniform(18, 60))
+        """A random cross-section; `traffic` keeps "left" or "right" (None: random)."""
+        either = int(rng.choice([-1, 1]))  # drawn in any case, so that the rest is the same
+        keep = either if traffic is None else {"left": -1, "right": 1}[traffic]
+        junctions: list[tuple[float, float, tuple[int, ...]]] = []
+        z = float(rng.uniform(18, 60))
         while z < length - 30:
             width = float(rng.uniform(7, 10))
             sides = ((-1,), (1,), (-1, 1))[rng.integers(3)]
@@ -68,15 +71,17 @@ class StreetPlan:
         return self.edge(side) + self.pavement[side]
 
     def blocks(self, side: int) -> list[tuple[float, float]]:
-        """Stretches of z between the side streets of one side."""
+        """Ranges of z between the side streets of one side."""
         cuts = [z for a, b, sides in self.junctions if side in sides for z in (a, b)]
         ends = [START, *cuts, self.length]
         return list(zip(ends[::2], ends[1::2], strict=True))
 
     def free(self, side: int, z: float, margin: float) -> bool:
+        """Whether `z` is at least `margin` metres from the side streets of one side."""
         return any(a + margin <= z <= b - margin for a, b in self.blocks(side))
 
     def ego(self) -> Ego:
+        """The own vehicle, in its lane."""
         rng = np.random.default_rng(self.rng.integers(2**32))
         return Ego(
             x=self.keep * (LANE / 2 + (self.lanes - 1) * LANE) + float(rng.normal(0, 0.25)),

@@ -1,16 +1,16 @@
-"""Tiles that show one thing: fences, traffic signs, the sides and ends of cars, wheels."""
+"""Texture tiles of single objects: fences, traffic signs, parts of vehicles."""
 
 from __future__ import annotations
 
 import cv2
 import numpy as np
 
-from penumbra.offline.scenes import drawing as draw
-from penumbra.offline.scenes.drawing import SIZE, Rng
+from penumbra.offline.scenes import tile_drawing as draw
+from penumbra.offline.scenes.tile_drawing import SIZE, Rng
 
 
 def fence(rng: Rng, kind: str) -> np.ndarray:
-    """A panel, upright and repeating along u."""
+    """A panel of a fence, repeating along u."""
     if kind == "panel":
         tile = draw.plain((0.38, 0.50, 0.60), (draw.noise(rng, 32, 2, aspect=16), 0.12))
         tile[:, ::32, :3] *= 0.5
@@ -37,6 +37,7 @@ def fence(rng: Rng, kind: str) -> np.ndarray:
 
 
 def sign(rng: Rng, kind: str) -> np.ndarray:
+    """A traffic sign of one of `tile_catalogue.SIGNS`."""
     red, white, blue, black = (0.15, 0.12, 0.8), (0.95,) * 3, (0.75, 0.35, 0.1), (0.08,) * 3
     tile = draw.clear(draw.plain(0.5))
     middle = (0.5, 0.5)
@@ -87,11 +88,13 @@ def sign(rng: Rng, kind: str) -> np.ndarray:
         lamps = ((0.15, 0.15, 1.0), (0.1, 0.65, 1.0), (0.5, 1.0, 0.25))
         for k, colour in enumerate(lamps):
             dim = 1.0 if k == lit else 0.2
-            draw.disc(tile, (0.5, 0.18 + 0.32 * k), 0.12, tuple(dim * c for c in colour))
+            b, g, r = (dim * c for c in colour)
+            draw.disc(tile, (0.5, 0.18 + 0.32 * k), 0.12, (b, g, r))
     return tile
 
 
 def car_side(rng: Rng) -> np.ndarray:
+    """The side of a car: doors, handles, sill."""
     tile = draw.plain(1.0, (draw.noise(rng, 4, 2), 0.02))
     shade = np.interp(np.arange(SIZE) / SIZE, [0, 0.25, 0.45, 1], [1.1, 0.9, 1.0, 0.55])
     tile[..., :3] *= shade[:, None, None].astype(np.float32)
@@ -104,14 +107,14 @@ def car_side(rng: Rng) -> np.ndarray:
 
 
 def livery(rng: Rng) -> np.ndarray:
-    """A lorry's side: a stripe or two, a name in large letters, smaller lines under it."""
+    """The side of a lorry: a stripe, large letters, smaller lines below."""
     tile = draw.plain(0.95, (draw.noise(rng, 8, 3), 0.03))
     ink = tuple(rng.uniform(0.05, 0.6, 3))
     if rng.random() < 0.7:
         y = rng.uniform(0.05, 0.75)
         draw.box(tile, (0, 1), (y, y + rng.uniform(0.05, 0.2)), tuple(rng.uniform(0.1, 0.8, 3)))
     x, y, high = rng.uniform(0.08, 0.3), rng.uniform(0.2, 0.45), rng.uniform(0.12, 0.25)
-    while x < 0.85:  # upright and lying strokes
+    while x < 0.85:  # vertical and horizontal strokes
         wide = rng.uniform(0.02, 0.05)
         draw.box(tile, (x, x + wide / 3), (y, y + high), ink)
         for bar in rng.choice([0.0, 0.4, 0.85], rng.integers(1, 3), replace=False):
@@ -128,6 +131,7 @@ def livery(rng: Rng) -> np.ndarray:
 
 
 def car_end(rng: Rng, front: bool) -> np.ndarray:
+    """The front or rear of a car: lamps, grille, number plate."""
     tile = draw.plain(1.0)
     shade = np.interp(np.arange(SIZE) / SIZE, [0, 0.3, 0.55, 1], [1.05, 0.95, 0.8, 0.5])
     tile[..., :3] *= shade[:, None, None].astype(np.float32)
@@ -149,6 +153,7 @@ def car_end(rng: Rng, front: bool) -> np.ndarray:
 
 
 def car_glass(rng: Rng) -> np.ndarray:
+    """A window of a car, with head rests behind it."""
     tile = draw.plain(0.2)
     y, x = np.mgrid[:SIZE, :SIZE].astype(np.float32) / SIZE
     tile[..., :3] = np.dstack([0.42, 0.36, 0.30]) * (1.25 - y)[..., None]
@@ -161,6 +166,7 @@ def car_glass(rng: Rng) -> np.ndarray:
 
 
 def wheel(rng: Rng) -> np.ndarray:
+    """A wheel of a car."""
     tile = draw.clear(draw.plain(0.1))
     for radius, grey in ((0.5, 0.05), (0.44, 0.10), (0.31, 0.66), (0.28, 0.5)):
         draw.disc(tile, (0.5, 0.5), radius, (grey,) * 3)
@@ -172,6 +178,7 @@ def wheel(rng: Rng) -> np.ndarray:
 
 
 def bike_wheel(rng: Rng) -> np.ndarray:
+    """A wheel of a bicycle."""
     tile = draw.clear(draw.plain(0.1))
     for k in range(14):
         angle = k * 2 * np.pi / 14
