@@ -17,6 +17,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "plain_docstrings",
+    "repository_links",
 ]
 exclude_patterns = ["_build", "_ext"]
 

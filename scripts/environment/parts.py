@@ -18,7 +18,7 @@ def check_surroundings(plan: Plan) -> None:
     if not plan.sourced and here != ("Linux", "x86_64"):
         raise SetupError(
             f"ROS 2 comes from PyPI for x86-64 Linux only, and this is {' '.join(here)}:"
-            " install ROS 2 Jazzy, source it and run this again (README, section Jetson)"
+            " install ROS 2 Jazzy, source it and run this again (docs/deployment.md, Jetson)"
         )
     ask = (
         "import importlib.util as u, os, sysconfig;"

@@ -1,4 +1,4 @@
-"""Schema, YAML, node and README say the same of every parameter."""
+"""Schema, YAML, node and documentation say the same of every parameter."""
 
 from __future__ import annotations
 
@@ -81,10 +81,11 @@ def test_the_node_declares_what_the_schema_and_the_yaml_say(make_node):
     }
 
 
-def test_the_readme_has_the_table():
-    text = (ROOT / "README.md").read_text()
+def test_the_documentation_has_the_table():
+    text = (ROOT / "docs" / "parameters.md").read_text()
     (table,) = re.findall(r"<!-- parameters -->\n(.*?)\n<!-- /parameters -->", text, re.DOTALL)
-    assert table == parameters.table(), "run `python -m penumbra.vehicle.node.parameters README.md`"
+    command = "python -m penumbra.vehicle.node.parameters docs/parameters.md"
+    assert table == parameters.table(), f"run `{command}`"
 
 
 def test_a_bad_value_at_the_start_is_one_line(make_node):
