@@ -1,4 +1,4 @@
-"""Drives in bags: written whole or not at all, read in any format.
+"""Bags: written atomically, read in any format.
 
 write_drive(images_drive(folder), out)    # a rosbag2
 with open_bag(path) as bag:

@@ -1,4 +1,4 @@
-"""Rewrite any readable bag as a rosbag2: ROS 1, another storage, what is left of a cut-off one."""
+"""Rewrite any readable bag as a rosbag2: ROS 1, another storage, a truncated recording."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def convert_bag(
     ),
     warn: Warn | None = None,
 ) -> int:
-    """Copy `topics` (None: all whose definition is known); the number of messages."""
+    """Copy `topics` (None: all whose definition is known); return the number of messages."""
     refuse_existing(out)
     with open_bag(source, warn) as bag:
         chosen = {name: bag.topic(name) for name in topics or bag.topics}
         for topic in list(chosen.values()):
             if topic.type not in bag.store.fielddefs:
-                bag.warn(f"{topic.name} is left out: the definition of {topic.type} is not known")
+                bag.warn(f"{topic.name} is skipped: the definition of {topic.type} is unknown")
                 del chosen[topic.name]
         if not chosen:
             raise PenumbraError(f"nothing in {source} can be converted")

@@ -1,4 +1,4 @@
-"""The definitions of message types that are installed on this machine, as rosbags wants them."""
+"""Definitions of the message types installed on this machine, in the form of rosbags."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from penumbra.errors import PenumbraError
 
 
 class InstalledTypes:
-    """Jazzy's own message types, and those that other packages (penumbra_msgs) have installed."""
+    """Message types of Jazzy, and of other installed packages such as penumbra_msgs."""
 
     def __init__(self) -> None:
         self.store: Typestore = get_typestore(Stores.ROS2_JAZZY)
 
     def add(self, type_name: str) -> None:
-        """Make `package/msg/Name`, and every type that it is made of, known to the store."""
+        """Register `package/msg/Name` and every type that it contains."""
         found: Typesdict = {}
         self._collect(type_name, found)
         self.store.register(found)
@@ -37,11 +37,10 @@ class InstalledTypes:
 
 
 def _part(description: FieldDesc) -> str | None:
-    """The type that a field, or each element of it, is of; None for a number or a string."""
-    kind, value = description
-    if kind in (Nodetype.ARRAY, Nodetype.SEQUENCE):
-        return _part(value[0])
-    return value if kind == Nodetype.NAME else None
+    """The message type of a field or of its elements; None for numbers and strings."""
+    if description[0] == Nodetype.ARRAY or description[0] == Nodetype.SEQUENCE:
+        return _part(description[1][0])
+    return description[1] if description[0] == Nodetype.NAME else None
 
 
 def _file(type_name: str) -> Path:
@@ -51,5 +50,5 @@ def _file(type_name: str) -> Path:
         if file.is_file():
             return file
     raise PenumbraError(
-        f"the definition of {type_name} is not installed: source the workspace that has {package}"
+        f"the definition of {type_name} is not installed: source the workspace with {package}"
     )

@@ -1,4 +1,4 @@
-"""The bags in a folder, wherever they stand in it."""
+"""Find the bags below a folder."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from penumbra.errors import PenumbraError
 
 
 def find_bags(path: Path) -> list[Path]:
-    """The bag `path`, or, for a folder that is no bag itself, all bags below it by their names."""
+    """The bag `path` itself, or all bags below the folder `path`, sorted by name."""
     if _is_bag(path):
         return [path]
     found = list(_below(path)) if path.is_dir() else []
     if not found:
-        storage_files(path)  # says why this is no bag
+        storage_files(path)  # raises with the reason
     return found
 
 

@@ -1,10 +1,11 @@
-"""Frames of a drive, wherever they come from, and how they stand in a bag."""
+"""Frames of a drive, from any source, and how they are stored in a bag."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -26,23 +27,25 @@ IMAGE_TOPIC = "/camera/image_raw"
 COMPRESSED_TOPIC = "/camera/image_raw/compressed"
 CAMERA_INFO_TOPIC = "/camera/camera_info"
 LABELS_TOPIC = "/ground_truth/labels"
-"""mono8: the number of the class, as the data set numbers them."""
+"""mono8: the class number of the data set."""
 DEPTH_TOPIC = "/ground_truth/depth"
 """32FC1, metres; NaN where nothing was measured, infinity in the sky (REP 118)."""
 ANOMALY_TOPIC = "/ground_truth/anomaly"
-"""mono8: 255 where an object stands that no model was trained on, else 0."""
+"""mono8: 255 on an object of no trained class, else 0."""
 FRAME_ID = "camera"
 JPEG_QUALITY = 95
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class DriveFrame:
-    """One picture (BGR) and the truth that is known about it."""
+    """One image (BGR) and the ground truth that is known for it."""
 
     stamp_ns: int
     image: np.ndarray
     file: bytes | None = None
-    """The JPEG or PNG that the picture was read from."""
+    """The JPEG or PNG that the image was read from."""
     camera: CameraModel | None = None
     labels: np.ndarray | None = None
     depth: np.ndarray | None = None
@@ -51,22 +54,22 @@ class DriveFrame:
 
 @dataclass(frozen=True)
 class Drive:
-    """Frames to come, how many (None: not known before), and what the bag should say of them."""
+    """A lazy sequence of frames, their number (None: unknown), and notes for the bag's metadata."""
 
     frames: Iterable[DriveFrame]
     total: int | None
     notes: dict[str, str] = field(default_factory=dict)
 
     def at_rate(self, rate_hz: float | None) -> Drive:
-        """The same frames, so many per second from the first one's stamp on (None: as it is)."""
+        """The same frames at `rate_hz`, starting at the first stamp (None: unchanged)."""
         if rate_hz is None:
             return self
-        return replace(self, frames=_relaid(self.frames, positive(rate_hz, "--rate-hz")))
+        return replace(self, frames=_restamped(self.frames, positive(rate_hz, "--rate-hz")))
 
 
 @dataclass(frozen=True)
 class FrameSelection:
-    """Which of a list of pictures: every `every`-th from place `skip` on, at most `frames`."""
+    """Every `every`-th frame after the first `skip`, at most `frames` of them."""
 
     skip: int = 0
     every: int = 1
@@ -78,15 +81,15 @@ class FrameSelection:
             if value is not None and value < least:
                 raise PenumbraError(f"--{name} is {value}: give a whole number from {least} on")
 
-    def of(self, items: list) -> list:
-        """That part of a list; an error if there is nothing in it."""
+    def of(self, items: list[Item]) -> list[Item]:
+        """The selected items of a list; an error if there are none."""
         chosen = items[self.skip :: self.every][: self.frames]
         if not chosen:
             raise PenumbraError(f"--skip {self.skip} leaves nothing of {len(items)} frames")
         return chosen
 
     def places(self) -> Iterator[int]:
-        """The places of that part in a stream without a known end."""
+        """The selected indices of a stream of unknown length."""
         place, count = self.skip, 0
         while self.frames is None or count < self.frames:
             yield place
@@ -96,9 +99,9 @@ class FrameSelection:
 def write_drive(drive: Drive, out: Path, storage: str = "mcap", compressed: bool = False) -> int:
     """Write a rosbag2 of a drive and return the number of frames.
 
-    The message before an image is its CameraInfo, so that whoever replays them one after the other
-    knows the camera when the image comes. `compressed` keeps a JPEG or PNG file as it is; other
-    pictures become JPEGs of quality 95.
+    CameraInfo precedes its image, so that in a sequential replay the camera is known when the image
+    arrives. `compressed` stores a JPEG or PNG file unchanged and encodes other images as JPEG
+    (quality 95).
     """
     count = 0
     with BagWriter(out, storage, drive.notes) as bag:
@@ -111,12 +114,12 @@ def write_drive(drive: Drive, out: Path, storage: str = "mcap", compressed: bool
 
 
 def stamp_at(place: int, rate_hz: float, start_ns: int) -> int:
-    """When frame `place` was taken, to the nanosecond and without adding up errors."""
+    """The stamp of frame `place` in nanoseconds, without accumulated rounding errors."""
     return start_ns + round(place * SECOND / rate_hz)
 
 
 def positive(value: float, name: str) -> float:
-    """`value`, if it is a number above 0."""
+    """Return `value` if it is finite and above 0."""
     if not 0 < value < np.inf:
         raise PenumbraError(f"{name} is {value:g}: give a number above 0")
     return value
@@ -146,14 +149,14 @@ def _write(bag: BagWriter, frame: DriveFrame, compressed: bool) -> None:
         put(ANOMALY_TOPIC, frame.anomaly.astype(np.uint8) * 255, "mono8")
 
 
-def _jpeg(picture: np.ndarray) -> bytes:
-    done, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+def _jpeg(pixels: np.ndarray) -> bytes:
+    done, data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
     if not done:
-        raise PenumbraError("OpenCV cannot write a JPEG of this picture")
+        raise PenumbraError("OpenCV cannot encode this image as JPEG")
     return data.tobytes()
 
 
-def _relaid(frames: Iterable[DriveFrame], rate_hz: float) -> Iterator[DriveFrame]:
+def _restamped(frames: Iterable[DriveFrame], rate_hz: float) -> Iterator[DriveFrame]:
     start = None
     for place, frame in enumerate(frames):
         start = frame.stamp_ns if start is None else start

@@ -1,4 +1,4 @@
-"""Messages as they stand in a bag: made, serialised and read without ROS being installed."""
+"""Messages as they are stored in a bag: built, serialised and read without ROS."""
 
 from __future__ import annotations
 
@@ -20,23 +20,30 @@ COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
 CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
 IMAGES = (IMAGE, COMPRESSED_IMAGE)
 HEADER = "std_msgs/msg/Header"
+# Element type and channels of the encodings that are written here.
+_PIXELS: dict[str, tuple[type[np.generic], int]] = {
+    "bgr8": (np.uint8, 3),
+    "rgb8": (np.uint8, 3),
+    "mono8": (np.uint8, 1),
+    "32FC1": (np.float32, 1),
+}
 
 SECOND = 10**9
 START_NS = 10**9 * SECOND
-"""When a recording without a date begins: 2001-09-09, at a second that is easy to subtract. A stamp
-of zero would mean "no stamp" to much of ROS."""
+"""First stamp of a recording without a date: 2001-09-09, a round number of seconds. Much of ROS
+takes a stamp of zero for "no stamp"."""
 
 
 @cache
 def jazzy() -> Typestore:
-    """The message definitions of the distribution that this package is written for."""
+    """The message definitions of ROS 2 Jazzy."""
     return get_typestore(Stores.ROS2_JAZZY)
 
 
 @dataclass(frozen=True)
 class CameraModel:
-    """What CameraInfo says: intrinsics `k` (3x3) of the picture as it is, its distortion `d`, and
-    the rectified camera `p` (3x4) behind the rotation `r` (3x3)."""
+    """The camera calibration in CameraInfo: intrinsics `k` (3x3) and distortion `d` of the raw
+    image, rectification `r` (3x3) and the rectified projection `p` (3x4)."""
 
     width: int
     height: int
@@ -47,7 +54,7 @@ class CameraModel:
 
     @classmethod
     def rectified(cls, width: int, height: int, k: np.ndarray) -> CameraModel:
-        """A picture without distortion, in the coordinates of the very camera that took it."""
+        """A camera without distortion whose image is rectified."""
         return cls(width, height, k, np.hstack([k, np.zeros((3, 1))]))
 
 
@@ -71,7 +78,7 @@ def compressed_image(stamp_ns: int, frame_id: str, encoded: bytes) -> Any:
 
 
 def camera_info(stamp_ns: int, frame_id: str, camera: CameraModel) -> Any:
-    """The CameraInfo of one picture."""
+    """The CameraInfo of one image."""
     rotation = np.eye(3) if camera.r is None else camera.r
     matrices = [np.asarray(m, np.float64).reshape(-1) for m in (camera.k, rotation, camera.p)]
     roi = _new("sensor_msgs/msg/RegionOfInterest", 0, 0, 0, 0, False)
@@ -80,31 +87,29 @@ def camera_info(stamp_ns: int, frame_id: str, camera: CameraModel) -> Any:
 
 
 def serialised(message: Any, type_name: str) -> bytes:
-    """The bytes (CDR) that ROS 2 sends for `message`."""
+    """`message` in CDR, as ROS 2 sends it."""
     return bytes(jazzy().serialize_cdr(message, type_name))
 
 
 def array_of(message: Any) -> np.ndarray:
-    """The picture in an Image (bgr8, rgb8, mono8, 32FC1) or CompressedImage (BGR), as written here.
+    """The pixels of an Image (bgr8, rgb8, mono8, 32FC1) or CompressedImage (BGR), as written here.
 
-    For the node's input, which may be anything, there is `penumbra.vehicle.conversions`.
+    `penumbra.vehicle.conversions` reads the node's input, in any encoding.
     """
     if not hasattr(message, "encoding"):
         decoded = cv2.imdecode(np.asarray(message.data), cv2.IMREAD_COLOR)
         if decoded is None:
             raise PenumbraError("a compressed image in the bag is neither a JPEG nor a PNG")
         return decoded
-    kinds = {"bgr8": (np.uint8, 3), "rgb8": (np.uint8, 3)}
-    kinds |= {"mono8": (np.uint8, 1), "32FC1": (np.float32, 1)}
-    if message.encoding not in kinds:
+    if message.encoding not in _PIXELS:
         raise PenumbraError(
-            f"an image in the bag is {message.encoding}: {', '.join(kinds)} is read"
+            f"an image in the bag has encoding {message.encoding}: use {', '.join(_PIXELS)}"
         )
-    kind, channels = kinds[message.encoding]
+    kind, channels = _PIXELS[message.encoding]
     data, wide = np.asarray(message.data), message.width * channels * np.dtype(kind).itemsize
     if data.size != message.height * message.step or message.step < wide:
         raise PenumbraError(
-            f"an image in the bag does not add up: {message.width}x{message.height}, step"
+            f"inconsistent image in the bag: {message.width}x{message.height}, step"
             f" {message.step}, {data.size} bytes"
         )
     used = data.reshape(message.height, message.step)[:, :wide]
@@ -119,17 +124,16 @@ def has_header(store: Typestore, type_name: str) -> bool:
 
 
 def header_stamp(data: bytes) -> int:
-    """Nanoseconds, read from the serialised bytes of a message that begins with a Header.
+    """The header stamp in nanoseconds, read from the CDR of a message that begins with a Header.
 
-    Four bytes say how the rest is written (the second: 1 for little endian), then come seconds
-    and nanoseconds.
+    Four bytes of encapsulation (the second is 1 for little endian) precede seconds and nanoseconds.
     """
     seconds, nanoseconds = struct.unpack_from(_stamp_format(data), data, 4)
     return seconds * SECOND + nanoseconds
 
 
 def restamped(data: bytes, stamp_ns: int) -> bytes:
-    """The same message with another stamp in its header."""
+    """The same message with another header stamp."""
     stamp = struct.pack(_stamp_format(data), *divmod(stamp_ns, SECOND))
     return b"".join((data[:4], stamp, data[12:]))
 

@@ -1,4 +1,4 @@
-"""Read any bag, rosbag2 or ROS 1, as one stream of ROS 2 messages, and say clearly what is wrong.
+"""Read any bag, rosbag2 or ROS 1, as one stream of ROS 2 messages; name what is damaged.
 
 with open_bag(path) as bag:
     for topic, stamp_ns, message in bag: ...
@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from rosbags.interfaces import Connection, ConnectionExtRosbag1, QosDurability, QosReliability
 from rosbags.rosbag1 import Reader as Reader1
 from rosbags.rosbag2 import Reader as Reader2
 from rosbags.rosbag2.storage_mcap import McapReader
+from rosbags.typesys.store import Typestore
 
 from penumbra.bags.messages import IMAGES, SECOND, has_header, header_stamp
 from penumbra.bags.salvage import salvage, unpacked_file, unpacked_message
@@ -26,13 +26,13 @@ from penumbra.errors import PenumbraError
 
 GROUND_TRUTH = "/ground_truth/"
 _SUFFIXES = (".mcap", ".db3", ".bag")
-_PACKED = ".zstd"  # behind the suffix of a file that rosbag2 has compressed as a whole
+_PACKED = ".zstd"  # appended to the name of a file that rosbag2 has compressed as a whole
 Read = Callable[[Collection[Connection]], Iterator[tuple[Connection, int, bytes]]]
 Warn = Callable[[str], None]
 
 
 class RawMessage(NamedTuple):
-    """One message as it stands in the bag: `data` is what ROS 2 sends for it (CDR)."""
+    """One message of a bag; `data` is its serialised form in ROS 2 (CDR)."""
 
     topic: str
     stamp_ns: int
@@ -41,7 +41,7 @@ class RawMessage(NamedTuple):
 
 @dataclass(frozen=True)
 class Topic:
-    """One topic of a bag. `latched`: whoever comes late still gets the last message."""
+    """One topic of a bag. `latched`: late subscribers still get the last message."""
 
     name: str
     type: str
@@ -53,7 +53,7 @@ class Topic:
 def open_bag(path: Path, warn: Warn | None = None) -> Bag:
     """Open a rosbag2 folder, an .mcap or .db3 file of one, or a ROS 1 .bag.
 
-    `warn` gets a line for what is amiss but does not stop the reading (default: standard error).
+    `warn` gets one line for each defect that does not prevent reading (default: standard error).
     """
     path = Path(path)
     warn = warn or _to_stderr
@@ -61,7 +61,7 @@ def open_bag(path: Path, warn: Warn | None = None) -> Bag:
     try:
         reader = Reader1(path) if path.suffix == ".bag" and path.is_file() else Reader2(path)
         reader.open()
-    except Exception as error:  # rosbags answers damage with errors of many kinds
+    except Exception as error:  # rosbags raises many kinds of errors on damaged files
         return _salvaged(path, files, warn, error)
     if _without_index(reader):
         reader.close()
@@ -88,10 +88,10 @@ class Bag:
         self._read = read
         self._close = close
         try:
-            self._translation = Translation(connections, warn)
+            self._translation = Translation(connections, lambda text: warn(f"{path}: {text}"))
             self.topics = {c.topic: self._topic(c.topic) for c in connections}
             if not any(topic.count for topic in self.topics.values()):
-                raise PenumbraError(f"{path} holds no messages: nothing was recorded into it")
+                raise PenumbraError(f"{path} holds no messages: nothing was recorded")
         except BaseException:
             close()
             raise
@@ -99,12 +99,7 @@ class Bag:
     def __enter__(self) -> Bag:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def __iter__(self) -> Iterator[tuple[str, int, Any]]:
@@ -114,13 +109,14 @@ class Bag:
                 yield recorded.topic, recorded.stamp_ns, self.decode(recorded)
 
     def raw(self, topics: Collection[str] | None = None) -> Iterator[RawMessage]:
-        """The messages of `topics` (None: of all), serialised as ROS 2 does it.
+        """The messages of `topics` (None: of all), serialised for ROS 2.
 
-        Where the bag is damaged it ends with a warning; another says where time runs backwards.
+        Warns where time runs backwards, and where messages are lost because the bag is damaged.
         """
         wanted = self.topics if topics is None else {name: self.topic(name) for name in topics}
         connections = [c for c in self._connections if c.topic in wanted]
-        watch = _Clocks(self)
+        expected = sum(connection.msgcount for connection in connections)
+        clocks = _ClockCheck(self)
         done = 0
         messages = self._read(connections) if connections else iter(())
         while True:
@@ -130,15 +126,19 @@ class Bag:
                     data = unpacked_message(data)
                 cdr = self._translation.convert(connection.msgtype, data)
             except StopIteration:
+                if done < expected:
+                    self.warn(
+                        f"{self.path} is damaged: only {done} of {expected} messages are found"
+                    )
                 return
-            except Exception as error:  # rosbags answers damage with errors of many kinds
+            except Exception as error:  # rosbags raises many kinds of errors on damaged files
                 self.warn(
-                    f"{self.path} is damaged after message {done}, the rest is lost:"
+                    f"{self.path} is damaged after message {done}; the rest is lost:"
                     f" {one_line(error)}"
                 )
                 return
             recorded = RawMessage(connection.topic, stamp, cdr)
-            watch.see(recorded)
+            clocks.check(recorded)
             yield recorded
             done += 1
 
@@ -147,14 +147,14 @@ class Bag:
         return self._translation.decode(self.topic(recorded.topic).type, recorded.data)
 
     def topic(self, name: str) -> Topic:
-        """The topic of that name, or an error that lists those which there are."""
+        """The topic of that name, or an error that lists the topics of the bag."""
         if name not in self.topics:
             there = ", ".join(sorted(self.topics))
             raise PenumbraError(f"no topic {name} in {self.path}: it has {there}")
         return self.topics[name]
 
     def image_topic(self, name: str | None = None) -> Topic:
-        """The topic with the camera's images: `name`, or the only one beside the ground truth."""
+        """The topic of the camera images: `name`, or the only one that is not ground truth."""
         if name is not None:
             topic = self.topic(name)
             if topic.type not in IMAGES:
@@ -168,16 +168,16 @@ class Bag:
             return images[0]
         there = ", ".join(f"{t.name} ({t.type})" for t in images or self.topics.values())
         what = "several image topics" if images else f"no topic of type {' or '.join(IMAGES)}"
-        raise PenumbraError(f"{self.path} has {what}: name the one to use; there are {there}")
+        raise PenumbraError(f"{self.path} has {what}: name one of {there}")
 
     def header_stamp(self, recorded: RawMessage) -> int | None:
-        """Nanoseconds in the message's header; None for a message that has none."""
+        """The header stamp in nanoseconds; None for a message without header."""
         if not has_header(self._translation.store, self.topics[recorded.topic].type):
             return None
         return header_stamp(recorded.data)
 
     @property
-    def store(self) -> Any:
+    def store(self) -> Typestore:
         """rosbags' definitions of the messages in this bag."""
         return self._translation.store
 
@@ -199,15 +199,15 @@ class Bag:
         return Topic(name, types[0], sum(c.msgcount for c in parts), latched, reliable)
 
 
-class _Clocks:
-    """Says once for each topic, and once for the bag, that time runs backwards."""
+class _ClockCheck:
+    """Warns once for each topic, and once for the bag, when time runs backwards."""
 
     def __init__(self, bag: Bag) -> None:
         self._bag = bag
         self._last: dict[str, int] = {}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
-    def see(self, recorded: RawMessage) -> None:
+    def check(self, recorded: RawMessage) -> None:
         self._compare("the recording", recorded.stamp_ns, recorded.topic)
         stamp = self._bag.header_stamp(recorded)
         if stamp is not None:
@@ -215,18 +215,18 @@ class _Clocks:
 
     def _compare(self, clock: str, now: int, topic: str) -> None:
         back = self._last.get(clock, now) - now
-        if back > 0 and clock not in self._told:
-            self._told.add(clock)
+        if back > 0 and clock not in self._warned:
+            self._warned.add(clock)
             self._bag.warn(
                 f"{self._bag.path}: time runs backwards by {back / SECOND:.3f} s in {clock} (at a"
                 f" message of {topic} with {now / SECOND:.3f} s): are these several recordings, or"
-                " was a clock set? Messages keep the order in which they are stored"
+                " was a clock set? Messages keep their stored order"
             )
         self._last[clock] = now
 
 
 def storage_files(path: Path) -> list[Path]:
-    """The storage files of a bag, or an error that says why this is none."""
+    """The storage files of a bag, or an error with the reason why `path` is not one."""
     if not path.exists():
         raise PenumbraError(f"no bag {path}")
     if path.is_dir():
@@ -234,18 +234,18 @@ def storage_files(path: Path) -> list[Path]:
         files = sorted(file for name in names for file in path.glob(name))
         if not files and not (path / "metadata.yaml").is_file():
             raise PenumbraError(
-                f"{path} is no bag: it has neither metadata.yaml nor .mcap nor .db3"
+                f"{path} is not a bag: it has neither metadata.yaml nor .mcap nor .db3"
             )
         return files
     if path.suffix not in _SUFFIXES:
         raise PenumbraError(
-            f"{path} is no bag: give a rosbag2 folder, or a file {', '.join(_SUFFIXES)}"
+            f"{path} is not a bag: give a rosbag2 folder, or a file {', '.join(_SUFFIXES)}"
         )
     return [path]
 
 
 def _without_index(reader: Reader1 | Reader2) -> bool:
-    """An MCAP without chunks, whole, but which rosbags reads only if its messages are in order."""
+    """Whether it is an MCAP without chunks; rosbags reads only those with messages in order."""
     if isinstance(reader, Reader1) or reader.compression_mode or not reader.message_count:
         return False
     storages = getattr(reader.storage, "storages", [reader.storage])
@@ -253,7 +253,7 @@ def _without_index(reader: Reader1 | Reader2) -> bool:
 
 
 def _salvaged(path: Path, files: list[Path], warn: Warn, why: Exception | None) -> Bag:
-    """What can be read of a bag that rosbags refuses for the reason `why` (None: all of it)."""
+    """The readable part of a bag that rosbags refuses because of `why` (None: all is readable)."""
     reason = one_line(why)
     scratch = TemporaryDirectory()
     try:
@@ -271,9 +271,9 @@ def _salvaged(path: Path, files: list[Path], warn: Warn, why: Exception | None) 
             total += 1
     if not total:
         scratch.cleanup()
-        raise PenumbraError(f"{path} cannot be read, and nothing can be saved of it: {reason}")
+        raise PenumbraError(f"{path} cannot be read, and no message can be recovered: {reason}")
     if why is not None:
-        warn(f"{path} is cut off or damaged ({reason}): {total} messages can still be read")
+        warn(f"{path} is truncated or damaged ({reason}): {total} messages recovered")
 
     def read(wanted: Collection[Connection]) -> Iterator[tuple[Connection, int, bytes]]:
         ours = {(connection.owner, connection.id) for connection in wanted}

@@ -1,7 +1,7 @@
-"""Read what is left of a bag that was cut off: without its index, up to the first gap.
+"""Recover the messages of a truncated bag: sequentially, without its index, up to the first gap.
 
-Each function walks one file from its beginning and yields rosbags' (Connection, nanoseconds,
-bytes). It ends where the file is no longer whole, and never raises for that.
+Each function reads one file from its beginning and yields rosbags' (Connection, nanoseconds,
+bytes). It ends, without an error, where the file is damaged.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ else:
 Found = Iterator[tuple[Connection, int, bytes]]
 _FORMATS = {"ros2msg": MessageDefinitionFormat.MSG, "ros2idl": MessageDefinitionFormat.IDL}
 _NO_DEFINITION = MessageDefinition(MessageDefinitionFormat.NONE, "")
-# What a parser meets in bytes that are not what they should be.
+# Errors that a parser raises on damaged bytes.
 _END = (EOFError, OSError, struct.error, KeyError, ValueError)
-_MOST = 2**31  # bytes in one record; a greater number is none, and must not be allocated
-_ZSTD = b"\x28\xb5\x2f\xfd"  # how compressed data begins; CDR begins with a zero
+_MOST = 2**31  # bytes in one record: a larger size is damage, and must not be allocated
+_ZSTD = b"\x28\xb5\x2f\xfd"  # magic number; CDR begins with a zero
 
 
 def salvage(file: Path) -> Found:
-    """The messages of a .mcap, .db3 or .bag file in the order in which they were written."""
+    """The messages of a .mcap, .db3 or .bag file in the order of writing."""
     walk = {".mcap": _mcap, ".db3": _sqlite3, ".bag": _ros1}[file.suffix]
     return walk(file)
 
 
 def unpacked_file(file: Path, folder: Path) -> Path:
-    """A storage file that rosbag2 has compressed as a whole, unpacked as far as it goes."""
+    """Decompress a storage file that rosbag2 has compressed as a whole, as far as possible."""
     target = folder / file.stem
     with file.open("rb") as packed, target.open("wb") as plain:
         decompressor = zstd.ZstdDecompressor()
@@ -61,7 +61,7 @@ def unpacked_file(file: Path, folder: Path) -> Path:
 
 
 def unpacked_message(data: bytes) -> bytes:
-    """A message that rosbag2 has compressed by itself (which only metadata.yaml says), or as is."""
+    """Decompress a message if it is compressed; only metadata.yaml says whether it should be."""
     return zstd.decompress(data) if bytes(data[:4]) == _ZSTD else data
 
 
@@ -81,20 +81,20 @@ def _up_to(source: BinaryIO, size: int) -> bytes:
 def _qos(text: str) -> list[Qos]:
     try:
         return parse_qos(text)
-    except Exception:  # damaged YAML gives errors of many kinds, and is no reason to stop
+    except Exception:  # damaged YAML raises many kinds of errors, and the QoS is not essential
         return []
 
 
 def _unpacked(decompressor: Any, data: bytes) -> BinaryIO:
-    """Of data that is cut off, as much as can be told without the rest."""
+    """Decompress data, of a truncated block as much as possible."""
     try:
         return BytesIO(decompressor.decompress(data))
-    except Exception as error:  # each of bz2, lz4 and zstd has an error of its own
+    except Exception as error:  # bz2, lz4 and zstd each have their own error
         raise EOFError from error
 
 
 class _Plain:
-    """What is not compressed, in the place of a decompressor."""
+    """Stands in for a decompressor where data is not compressed."""
 
     def decompress(self, data: bytes) -> bytes:
         return data
@@ -149,7 +149,7 @@ def _mcap_records(
 
 
 def _mcap_chunk(source: BinaryIO, size: int) -> BinaryIO:
-    """The records of a chunk; of one that is cut off, as many bytes as there are."""
+    """The records of a chunk; of a truncated one, the bytes that are left."""
     head = 28
     _take(source, head)
     compression = _mcap_string(source)
@@ -170,13 +170,13 @@ def _mcap_string(source: BinaryIO) -> str:
 
 
 def _sqlite3(file: Path) -> Found:
-    """Rows in the order of their numbers, which never needs the index at the file's end."""
+    """Rows by id, which does not need the index at the end of the file."""
     try:
         database = sqlite3.connect(f"{file.absolute().as_uri()}?immutable=1", uri=True)
     except sqlite3.Error:
         return
     try:
-        # Otherwise sqlite refuses a file that has fewer pages than its header says.
+        # Otherwise sqlite refuses a file with fewer pages than its header states.
         database.execute("PRAGMA writable_schema = ON")
         topics = _sqlite3_topics(database, file)
         for topic, stamp, data in database.execute(

@@ -1,4 +1,4 @@
-"""A folder of pictures or a video as a drive, without any truth."""
+"""A folder of images or a video as a drive, without ground truth."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penumbra.errors import PenumbraError
 from penumbra.image_files import read_image_file
 
 IMAGES_HZ = 10.0
-"""Frames per second of pictures that say nothing of time."""
+"""Frames per second of images without stamps."""
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
 def images_drive(folder: Path, selection: FrameSelection | None = None) -> Drive:
-    """All JPEG and PNG files of a folder by name, where 10 comes after 9."""
+    """All JPEG and PNG files of a folder in natural order: 10 after 9."""
     if not folder.is_dir():
         raise PenumbraError(f"no folder {folder}")
     files = sorted((f for f in folder.iterdir() if f.suffix.lower() in _SUFFIXES), key=_by_numbers)
@@ -36,15 +36,15 @@ def images_drive(folder: Path, selection: FrameSelection | None = None) -> Drive
 
 
 def video_drive(file: Path, selection: FrameSelection | None = None) -> Drive:
-    """The frames of a video at the rate that it says itself."""
+    """The frames of a video at its own rate."""
     if not file.is_file():
         raise PenumbraError(f"no file {file}")
     selection = selection or FrameSelection()
     video = cv2.VideoCapture(str(file))
     if not video.isOpened():
-        raise PenumbraError(f"{file} is no video that OpenCV can read: convert it to MP4 or AVI")
+        raise PenumbraError(f"{file} is not a video that OpenCV can read: convert it to MP4 or AVI")
     rate = positive(video.get(cv2.CAP_PROP_FPS), f"the frame rate in {file}")
-    # Some containers do not say how many there are, or say it wrongly: only for the progress bar.
+    # Only for the progress bar: some containers lack the count, or have a wrong one.
     count = int(max(0, video.get(cv2.CAP_PROP_FRAME_COUNT) - selection.skip))
     total = min(count // selection.every, selection.frames or count) if count else None
 

@@ -1,4 +1,4 @@
-"""Bring every message to the definitions of ROS 2 Jazzy, whichever ROS it was recorded with."""
+"""Convert messages of any ROS version to the definitions of ROS 2 Jazzy."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _IDL_RULE = "=" * 80 + "\n"
 
 
 class Translation:
-    """From the bytes of one bag to those of ROS 2, by message type.
+    """Converts the serialised messages of one bag to ROS 2, by message type.
 
-    A type that Jazzy has too is brought to Jazzy's definition of it, so that rclpy reads it; any
-    other keeps the definition that is embedded in the bag.
+    A type that Jazzy also has is converted to Jazzy's definition, so that rclpy can read it. Any
+    other type keeps the definition embedded in the bag.
     """
 
     def __init__(self, connections: Sequence[Connection], warn: Callable[[str], None]) -> None:
@@ -45,7 +45,7 @@ class Translation:
                 embedded.update(_definitions(connection.msgdef, connection.msgtype))
             except (TypesysError, ValueError) as error:
                 kind, why = connection.msgtype, one_line(error)
-                warn(f"the definition of {kind} in the bag cannot be read: {why}")
+                warn(f"the definition of {kind} cannot be read: {why}")
         self._source.register(embedded)
         self.store: Typestore = get_typestore(Stores.ROS2_JAZZY)
         known = jazzy().fielddefs
@@ -53,7 +53,7 @@ class Translation:
         self._converters: dict[str, Callable[[bytes], bytes]] = {}
 
     def name(self, type_name: str) -> str:
-        """What ROS 2 calls this type."""
+        """The name of this type in ROS 2."""
         return STATIC_MSGTYPE_RENAMES.get(type_name, type_name) if self._is_ros1 else type_name
 
     def knows(self, type_name: str) -> bool:
@@ -61,15 +61,15 @@ class Translation:
         return type_name in self.store.fielddefs
 
     def convert(self, type_name: str, data: bytes) -> bytes:
-        """The bytes that ROS 2 Jazzy would send."""
+        """The message in CDR, by the definitions of ROS 2 Jazzy."""
         if type_name not in self._converters:
             self._converters[type_name] = self._converter(type_name)
         return self._converters[type_name](data)
 
     def decode(self, type_name: str, data: bytes) -> Any:
-        """The message, from the bytes that `convert` gave."""
+        """The message, from the result of `convert`."""
         if not self.knows(type_name):
-            raise PenumbraError(f"the definition of {type_name} is not known here")
+            raise PenumbraError(f"the definition of {type_name} is unknown")
         return self.store.deserialize_cdr(data, type_name)
 
     def _converter(self, type_name: str) -> Callable[[bytes], bytes]:
@@ -89,11 +89,11 @@ class Translation:
 
 
 def one_line(error: object) -> str:
-    """What an error says, for a person."""
+    """The message of an error in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
-@lru_cache(maxsize=256)  # to parse them is what takes longest in opening a bag
+@lru_cache(maxsize=256)  # parsing them takes most of the time of opening a bag
 def _definitions(definition: MessageDefinition, type_name: str) -> Typesdict:
     if definition.format == MessageDefinitionFormat.NONE:
         return {}

@@ -1,4 +1,4 @@
-"""Write a rosbag2 that is whole or not there at all."""
+"""Write a rosbag2 atomically: complete, or not at all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import sqlite3
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from rosbags.interfaces import (
     Connection,
@@ -27,12 +26,12 @@ from penumbra.bags.messages import jazzy
 from penumbra.errors import PenumbraError
 
 STORAGES = ("mcap", "sqlite3")
-VERSION = 9  # of rosbag2's metadata, as Jazzy writes it
+VERSION: Final = 9  # of rosbag2's metadata, as Jazzy writes it
 _FOREVER = QosTime(9223372036, 854775807)
 
 
 def offered(latched: bool = False, reliable: bool = True) -> Qos:
-    """What a publisher of a topic offers; `ros2 bag play` and `penumbra replay` offer the same."""
+    """The QoS that a publisher offered; `ros2 bag play` and `penumbra replay` offer the same."""
     return Qos(
         QosHistory.KEEP_LAST,
         1 if latched else 10,
@@ -47,13 +46,13 @@ def offered(latched: bool = False, reliable: bool = True) -> Qos:
 
 
 class BagWriter:
-    """A rosbag2 under way; it appears at `path` when the `with` block ends without an error.
+    """Writes a rosbag2, which appears at `path` when the `with` block ends without an error.
 
         with BagWriter(path) as bag:
             message = image(stamp_ns, "camera", array, "bgr8")
             bag.write("/camera/image_raw", IMAGE, stamp_ns, message)
 
-    A message is one that penumbra.bags.messages has made, or the bytes that ROS 2 sends for it.
+    A message is one built by penumbra.bags.messages, or its CDR.
     Message definitions are embedded. `notes` go into the bag's metadata.
     """
 
@@ -79,10 +78,10 @@ class BagWriter:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             prefix = f".{self.path.name}."
             self._work = Path(tempfile.mkdtemp(prefix=prefix, dir=self.path.parent))
-            self._work.chmod(0o755)  # mkdtemp's 0700 would not suit a folder that others read
+            self._work.chmod(0o755)  # mkdtemp makes it 0700, but others read the bag
         except OSError as error:
             raise self._failure(error) from error
-        # The storage file is named after its folder, which so must have the final name already.
+        # The storage file is named after its folder, which therefore needs the final name.
         self._bag = Writer(self._work / self.path.name, version=VERSION,
                            storage_plugin=self._storage)  # fmt: skip
         self._bag.open()
@@ -91,7 +90,7 @@ class BagWriter:
     def add_topic(
         self, topic: str, type_name: str, latched: bool = False, reliable: bool = True
     ) -> None:
-        """Announce a topic, which `write` does by itself for one that is neither."""
+        """Announce a topic. `write` does so for topics that are reliable and not latched."""
         try:
             self._connections[topic] = self._bag.add_connection(
                 topic,
@@ -101,11 +100,11 @@ class BagWriter:
             )
         except KeyError as error:
             raise PenumbraError(
-                f"cannot write {topic}: the definition of {type_name} is not known"
+                f"cannot write {topic}: the definition of {type_name} is unknown"
             ) from error
 
     def write(self, topic: str, type_name: str, stamp_ns: int, message: Any) -> None:
-        """Add one message; `stamp_ns` is when it was received, whatever its header says."""
+        """Add one message; `stamp_ns` is the time of reception, independent of its header."""
         if topic not in self._connections:
             self.add_topic(topic, type_name)
         connection = self._connections[topic]
@@ -125,14 +124,9 @@ class BagWriter:
         """Add a line to the bag's metadata (`custom_data`)."""
         self._notes[key] = text
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is not None:
+            if error_type is not None:
                 self._bag.abort()
                 return
             for key, text in self._notes.items():
@@ -154,15 +148,15 @@ class BagWriter:
 
 
 def refuse_existing(path: Path) -> None:
-    """A recording is never overwritten."""
+    """Raise if `path` exists: a recording is never overwritten."""
     if path.exists() or path.is_symlink():
         raise PenumbraError(f"{path} exists already: choose another name, or remove it first")
     if not path.name:
-        raise PenumbraError(f"{str(path)!r} is no name for a bag")
+        raise PenumbraError(f"{str(path)!r} is not a name for a bag")
 
 
 def _flush(folder: Path) -> None:
-    """So that after a power cut there is no bag whose name is on the disk but whose data is not."""
+    """Sync to disk, so that a power cut leaves no bag with its name but without its data."""
     for file in (*folder.iterdir(), folder):
         descriptor = os.open(file, os.O_RDONLY)
         try:

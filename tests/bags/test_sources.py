@@ -180,7 +180,7 @@ def test_kitti_odometry_and_stamps_that_do_not_fit(tmp_path):
     with pytest.raises(PenumbraError, match="3 lines for 2 images"):
         kitti_drive(tmp_path)
     (drive / "times.txt").write_text("0\nsoon\n")
-    with pytest.raises(PenumbraError, match="'soon' is no time stamp"):
+    with pytest.raises(PenumbraError, match="'soon' is not a time stamp"):
         kitti_drive(tmp_path)
     (drive / "times.txt").unlink()
     with pytest.raises(PenumbraError, match="no time stamps"):
@@ -224,7 +224,7 @@ def test_video(video):
 
 def test_a_file_that_is_no_video(tmp_path, capfd):
     (tmp_path / "film.mp4").write_text("no film")
-    with pytest.raises(PenumbraError, match="is no video"):
+    with pytest.raises(PenumbraError, match="is not a video"):
         video_drive(tmp_path / "film.mp4")
 
 
