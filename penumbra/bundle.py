@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -41,7 +41,7 @@ class InputSpec:
     name: str
     height: int | None
     width: int | None
-    channel_order: str  # "bgr" or "rgb"
+    channel_order: Literal["bgr", "rgb"]
 
 
 @dataclass(frozen=True)
@@ -98,17 +98,17 @@ class Bundle:
 
     @property
     def name(self) -> str:
-        return self.manifest["name"]
+        return str(self.manifest["name"])
 
     @property
     def task(self) -> str:
         """`segmentation` or `depth`."""
-        return self.manifest["task"]
+        return str(self.manifest["task"])
 
     @property
     def precision(self) -> str:
         """`fp32`, `fp16` or `mixed`."""
-        return self.manifest["precision"]
+        return str(self.manifest["precision"])
 
     @property
     def model_file(self) -> Path:
@@ -121,7 +121,7 @@ class Bundle:
     @property
     def sha256(self) -> str:
         """Of model.onnx: what an engine built from it is known by."""
-        return self.manifest["files"][MODEL]
+        return str(self.manifest["files"][MODEL])
 
     @cached_property
     def input(self) -> InputSpec:

@@ -113,7 +113,8 @@ def _bytes(values: np.ndarray, top: float) -> np.ndarray:
     """0 to `top` onto 0 to 255; what lies outside becomes the nearer of the two."""
     if not 0 < top < math.inf:
         raise PenumbraError(f"the top of a colour scale is {top:g}: it must be a number over 0")
-    return cv2.convertScaleAbs(np.clip(values, 0, top), alpha=255 / top)
+    scaled: np.ndarray = cv2.convertScaleAbs(np.clip(values, 0, top), alpha=255 / top)
+    return scaled
 
 
 def _mapped(codes: np.ndarray, table: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import copy
 import functools
 import sys
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ import numpy as np
 
 from penumbra.errors import PenumbraError
 from penumbra.image_files import MAX_PIXELS, ImageFileError, decode_image, image_size
-from penumbra.vehicle.geometry import PinholeCamera
 
 ChannelOrder = Literal["bgr", "rgb"]
 REASONS = ("encoding", "size", "step", "data", "decode", "camera_info")
@@ -206,55 +204,6 @@ def fill_image(message: Message, image: np.ndarray, encoding: str) -> Message:
     return message
 
 
-def camera_of(info: Any) -> PinholeCamera | None:
-    """The focal length in a sensor_msgs/CameraInfo; None if the camera is not calibrated.
-
-    Of the rectified picture where there is one (P), otherwise of the raw one (K).
-    """
-    width = int(info.roi.width or info.width)
-    for focal in (float(info.p[0]), float(info.k[0])):
-        if width > 0 and np.isfinite(focal) and focal > 0:
-            return PinholeCamera(focal, width)
-    return None
-
-
-Info = TypeVar("Info")
-
-
-def scaled_camera_info(info: Info, width: int, height: int) -> Info:
-    """A copy of a sensor_msgs/CameraInfo for its picture scaled to `width` x `height`.
-
-        x' = (x - x_offset + ½) width' / width - ½
-
-    because pixel centres are at whole numbers, and a picture is scaled about its edges. What the
-    message says of a region of interest and of binning is thereby part of the new K and P.
-    """
-    source_width = int(info.roi.width or info.width)
-    source_height = int(info.roi.height or info.height)
-    if min(source_width, source_height, width, height) < 1:
-        raise ConversionError(
-            "camera_info",
-            f"CameraInfo for {source_width}x{source_height} cannot be scaled to {width}x{height}: "
-            "the camera driver has to fill in width and height",
-        )
-    across, down = width / source_width, height / source_height
-    scale = np.array(
-        [
-            [across, 0, (0.5 - info.roi.x_offset) * across - 0.5],
-            [0, down, (0.5 - info.roi.y_offset) * down - 0.5],
-            [0, 0, 1],
-        ]
-    )
-    scaled = copy.deepcopy(info)
-    scaled.width, scaled.height = width, height
-    with np.errstate(invalid="ignore", over="ignore"):  # what is no number remains none
-        scaled.k = (scale @ np.reshape(info.k, (3, 3))).ravel()
-        scaled.p = (scale @ np.reshape(info.p, (3, 4))).ravel()
-    scaled.binning_x = scaled.binning_y = 0
-    scaled.roi = type(info.roi)()
-    return scaled
-
-
 def _encoding(message: ImageMessage) -> _Encoding:
     encoding = ENCODINGS.get(message.encoding)
     if encoding is None:
@@ -301,7 +250,7 @@ def _pixels(message: ImageMessage, encoding: _Encoding) -> np.ndarray:
     """The message's bytes as height x width (x channels), not copied if they are of one byte."""
     rows = _rows(message, encoding)
     if encoding.dtype is not np.uint8:
-        order = ">" if message.is_bigendian else "<"
+        order: Literal[">", "<"] = ">" if message.is_bigendian else "<"
         rows = np.ascontiguousarray(rows).view(np.dtype(encoding.dtype).newbyteorder(order))
         rows = rows.astype(encoding.dtype, copy=False)
     if encoding.channels == 1:
@@ -381,7 +330,8 @@ def _by_cv_bridge(pixels: np.ndarray, encoding: _Encoding, order: ChannelOrder) 
         step=pixels.shape[1] * encoding.pixel_bytes,
         data=np.ascontiguousarray(pixels),
     )
-    return CvBridge().imgmsg_to_cv2(message, f"{order}8")
+    converted: np.ndarray = CvBridge().imgmsg_to_cv2(message, f"{order}8")
+    return converted
 
 
 @functools.cache

@@ -1,5 +1,7 @@
 """From a camera image to everything that is published of it: what the node does, without ROS.
 
+    fit to the engine's size  ->  infer  ->  check the outputs  ->  depth  ->  judge
+
     with Pipeline("config/models/segnet-street") as pipeline:
         result = pipeline.process(image)
 
@@ -12,15 +14,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from threading import Lock
 
 import numpy as np
 
 from penumbra.bundle import Bundle, load_bundle
+from penumbra.errors import PenumbraError
 from penumbra.vehicle.geometry import PinholeCamera, depth_of
-from penumbra.vehicle.runners import AUTO, Runner, RunnerSettings, create
-
-__all__ = ["FrameResult", "PinholeCamera", "Pipeline", "PipelineConfig", "depth_of"]
+from penumbra.vehicle.monitor import Monitor, Verdict
+from penumbra.vehicle.output_check import check_outputs
+from penumbra.vehicle.pictures import fit_to_size
+from penumbra.vehicle.runners import AUTO, Runner, RunnerError, RunnerSelector, RunnerSettings
 
 
 @dataclass(frozen=True)
@@ -28,27 +32,39 @@ class PipelineConfig:
     """How a bundle is to be run."""
 
     runner: str = AUTO
-    # Besides what no result can do without: prediction, uncertainty, and what the bundle's alerts
-    # go by. None: all that are not optional.
+    # In addition to prediction, uncertainty and the map that alerts are judged by. None: all that
+    # are not optional.
     outputs: tuple[str, ...] | None = None
     settings: RunnerSettings = field(default_factory=RunnerSettings)
 
 
 @dataclass(frozen=True)
-class FrameResult:
-    """What was seen in one image. The arrays are the caller's own: nobody writes to them again."""
+class StageTimes:
+    """Seconds that one image spent in each stage."""
 
+    fit: float
+    inference: float  # copies to and from the device, and the network
+    postprocessing: float  # checks, depth from disparity, score and regions
+
+
+@dataclass(frozen=True)
+class FrameResult:
+    """Everything that was computed from one image. The arrays belong to the caller."""
+
+    image: np.ndarray  # as the network saw it, in the bundle's channel order
+    source_size: tuple[int, int]  # height, width of the image as it came
     prediction: np.ndarray  # labels, uint8; or depth, float32 in metres
     uncertainty: np.ndarray  # float32: mean standard deviation of the classes; or metres
-    judged: np.ndarray  # float32: what alerts go by; the uncertainty, unless the bundle says other
-    confidence: np.ndarray | None  # float32, 0 to 1; None if the bundle's was not asked for
+    judged: np.ndarray  # float32: the map that alerts are judged by
+    confidence: np.ndarray | None  # float32, 0 to 1; None if it was not asked for
     disparity: np.ndarray | None  # depth only: float32, as a fraction of the image width
     disparity_std: np.ndarray | None
-    # One number per frame, by the name of the graph's output. Its `frame_score` is the mean over
-    # the whole frame; alerts go by another: penumbra.vehicle.monitor.frame_score of `judged`.
+    # Scalar outputs of the graph. Its `frame_score` is the mean over the whole frame; alerts are
+    # judged by penumbra.vehicle.monitor.frame_score of `judged`.
     scores: Mapping[str, float]
     maps: Mapping[str, np.ndarray]  # further outputs that were asked for, such as `entropy`
-    timings: Mapping[str, float]  # seconds per stage
+    verdict: Verdict | None  # None without a monitor
+    times: StageTimes
 
 
 class Pipeline:
@@ -64,54 +80,88 @@ class Pipeline:
         if asked is None:
             asked = tuple(output.name for output in self.bundle.outputs if not output.optional)
         outputs = tuple(dict.fromkeys([*asked, self._main, "uncertainty", self._judged]))
-        self.runner: Runner = create(self.config.runner, self.bundle, outputs, self.config.settings)
+        settings = self.config.settings
+        self.selector = RunnerSelector(self.config.runner, self.bundle, outputs, settings)
+        self.image_size = settings.image_size or (
+            self.bundle.input.height,
+            self.bundle.input.width,
+        )
+        self._runner: Runner | None = None
+        self._switching = Lock()  # held by whoever activates or deactivates
+
+    @property
+    def description(self) -> str:
+        """What executes the bundle; empty while the pipeline is not active."""
+        runner = self._runner
+        return "" if runner is None else runner.description
 
     def activate(self) -> None:
         """Load the model; this can take as long as building an engine does."""
-        self.runner.activate()
+        with self._switching:
+            if self._runner is None:
+                self._runner = self.selector.start()
 
     def deactivate(self) -> None:
         """Wait for the images under way, then release everything; may be activated again."""
-        self.runner.deactivate()
+        with self._switching:
+            runner, self._runner = self._runner, None
+            if runner is not None:
+                runner.deactivate()
 
-    def process(self, image: np.ndarray, camera: PinholeCamera | None = None) -> FrameResult:
+    def process(
+        self,
+        image: np.ndarray,
+        camera: PinholeCamera | None = None,
+        monitor: Monitor | None = None,
+    ) -> FrameResult:
         """See one image: `uint8`, height x width x 3, in the bundle's channel order.
 
-        `camera` gives depth its scale; without one the bundle's own camera is taken.
+        `camera` gives depth its scale; without one the camera of the training is taken. `monitor`
+        keeps the hysteresis of the camera that the image came from, and judges it.
         """
+        runner = self._runner
+        if runner is None:
+            raise RunnerError("the pipeline is not active: call activate() first")
         start = time.perf_counter()
-        outputs = self.runner.infer(image)
+        if not isinstance(image, np.ndarray) or image.ndim != 3 or not image.size:
+            shape = getattr(image, "shape", type(image).__name__)
+            raise PenumbraError(f"an image must be height x width x 3, not {shape}: convert it")
+        fitted = fit_to_size(image, self.image_size)
+        ready = time.perf_counter()
+        outputs = runner.infer(fitted)
         inferred = time.perf_counter()
+        size = (fitted.shape[0], fitted.shape[1])
+        check_outputs(outputs, runner.outputs, size)
         scores = {name: float(array) for name, array in outputs.items() if array.ndim == 0}
         maps = {name: array for name, array in outputs.items() if array.ndim > 0}
         main, spread = maps.pop(self._main), maps.pop("uncertainty")
-        timings = {"inference": inferred - start}
-        if self.bundle.depth is None:
-            return FrameResult(
-                prediction=main,
-                uncertainty=spread,
-                judged=spread if self._judged == "uncertainty" else maps[self._judged],
-                confidence=maps.pop("confidence", None),
-                disparity=None,
-                disparity_std=None,
-                scores=scores,
-                maps=maps,
-                timings=timings,
-            )
-        metres, metres_std, confidence = depth_of(main, spread, self.bundle.depth, camera)
-        timings["depth"] = time.perf_counter() - inferred
+        judged = spread if self._judged == "uncertainty" else maps[self._judged]
+        confidence = maps.pop("confidence", None)
+        disparity, disparity_std = None, None
+        if self.bundle.depth is not None:
+            disparity, disparity_std = main, spread
+            main, spread, confidence = depth_of(main, spread, self.bundle.depth, camera)
+            judged = spread
+        verdict = None if monitor is None else monitor.judge(judged, time.monotonic())
+        end = time.perf_counter()
         return FrameResult(
-            metres, metres_std, metres_std, confidence, main, spread, scores, maps, timings
+            image=fitted,
+            source_size=(image.shape[0], image.shape[1]),
+            prediction=main,
+            uncertainty=spread,
+            judged=judged,
+            confidence=confidence,
+            disparity=disparity,
+            disparity_std=disparity_std,
+            scores=scores,
+            maps=maps,
+            verdict=verdict,
+            times=StageTimes(ready - start, inferred - ready, end - inferred),
         )
 
     def __enter__(self) -> Pipeline:
         self.activate()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.deactivate()

@@ -7,25 +7,21 @@ import sys
 from collections import Counter
 from types import SimpleNamespace
 
-import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sensor_msgs.msg import CameraInfo, Image, RegionOfInterest
+from sensor_msgs.msg import Image
 
 from penumbra.vehicle import conversions
 from penumbra.vehicle.conversions import (
     ENCODINGS,
     REASONS,
     ConversionError,
-    camera_of,
     check_image,
     fill_image,
     image_of,
-    scaled_camera_info,
 )
-from penumbra.vehicle.geometry import PinholeCamera
 
 RANDOM = np.random.default_rng(0)
 BAYER = {  # which colour each pixel of a 2 x 2 block sees, as the name spells it
@@ -312,69 +308,6 @@ def test_filled(encoding, pixels):
 def test_an_array_that_is_something_else_is_refused(encoding, shape, kind):
     with pytest.raises(ConversionError, match="is no image of encoding"):
         fill_image(Image(), np.zeros(shape, kind), encoding)
-
-
-def camera_info(width=640, height=480, focal=500.0, **changes):
-    k = [focal, 0.0, 310.0, 0.0, 1.02 * focal, 250.0, 0.0, 0.0, 1.0]
-    p = [1.1 * focal, 0.0, 312.0, -30.0, 0.0, 1.1 * focal, 248.0, 0.0, 0.0, 0.0, 1.0, 0.0]
-    return CameraInfo(width=width, height=height, k=k, p=p, **changes)
-
-
-def test_camera():
-    assert camera_of(camera_info()) == PinholeCamera(550.0, 640)  # of the rectified picture
-    raw = camera_info()
-    raw.p = [0.0] * 12
-    assert camera_of(raw) == PinholeCamera(500.0, 640)
-    cropped = camera_info(roi=RegionOfInterest(x_offset=20, y_offset=10, width=320, height=240))
-    assert camera_of(cropped) == PinholeCamera(550.0, 320)
-    for focal in (0.0, -1.0, np.nan, np.inf):
-        assert camera_of(camera_info(focal=focal)) is None
-    assert camera_of(camera_info(width=0)) is None
-    assert camera_of(CameraInfo()) is None
-
-
-@pytest.mark.parametrize("width, height", [(320, 240), (1280, 960), (480, 200), (640, 480)])
-def test_scaled_camera_sees_points_where_the_scaled_picture_has_them(width, height):
-    """Against OpenCV's own scaling of a picture that holds its coordinates."""
-    info = camera_info()
-    scaled = scaled_camera_info(info, width, height)
-    assert (scaled.width, scaled.height) == (width, height)
-    assert scaled.header == info.header
-    columns, rows = np.meshgrid(np.arange(640.0), np.arange(480.0))
-    point = np.array([0.3, -0.2, 2.0, 1.0])
-    for name, shape in (("k", (3, 3)), ("p", (3, 4))):
-        before = np.reshape(getattr(info, name), shape) @ point[: shape[1]]
-        after = np.reshape(getattr(scaled, name), shape) @ point[: shape[1]]
-        x, y = after[:2] / after[2]
-        for picture_of, expected in ((columns, before[0]), (rows, before[1])):
-            small = cv2.resize(picture_of.astype(np.float32), (width, height))
-            left, top = int(x), int(y)
-            weights = np.outer([1 - y + top, y - top], [1 - x + left, x - left])
-            found = (small[top : top + 2, left : left + 2] * weights).sum()
-            # Float32 coordinates of a few hundred are good to 3e-5; OpenCV's weights to 1/2048.
-            assert found == pytest.approx(expected / before[2], abs=2e-3)
-    assert info.k[0] == 500.0  # left as it was
-
-
-def test_scaling_takes_a_region_of_interest_and_binning_in():
-    region = RegionOfInterest(x_offset=100, y_offset=40, width=320, height=200, do_rectify=True)
-    info = camera_info(roi=region, binning_x=2, binning_y=2)
-    scaled = scaled_camera_info(info, 160, 100)
-    assert (scaled.binning_x, scaled.binning_y) == (0, 0)
-    assert scaled.roi == RegionOfInterest()
-    # The region's first pixel, 100 of the sensor, has its left edge at the scaled picture's.
-    assert scaled.k[2] == pytest.approx((310 - 100 + 0.5) / 2 - 0.5)
-    assert scaled.k[5] == pytest.approx((250 - 40 + 0.5) / 2 - 0.5)
-    assert scaled.p[3] == pytest.approx(-15.0)
-    assert camera_of(scaled).focal_per_width == camera_of(info).focal_per_width
-
-
-def test_a_camera_info_without_size_is_refused():
-    with pytest.raises(ConversionError, match="fill in width and height") as caught:
-        scaled_camera_info(CameraInfo(), 320, 240)
-    assert caught.value.reason == "camera_info"
-    uncalibrated = scaled_camera_info(CameraInfo(width=640, height=480), 320, 240)
-    assert not np.any(uncalibrated.k)
 
 
 @pytest.mark.parametrize("order", ["bgr", "rgb"])

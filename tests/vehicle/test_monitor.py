@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penumbra.errors import PenumbraError
-from penumbra.vehicle.monitor import Level, Monitor, OodSettings, frame_score, uncertain_regions
+from penumbra.vehicle.monitor import Level, Monitor, MonitorSettings, frame_score, uncertain_regions
 from penumbra_msgs.msg import OodAlert
 
 RANDOM = np.random.default_rng(0)
-CALM = OodSettings(frame_threshold=0.5, pixel_threshold=0.5, min_region_area=1)
+CALM = MonitorSettings(frame_threshold=0.5, pixel_threshold=0.5, min_region_area=1)
 
 
 def flat(value, height=6, width=8):
@@ -77,7 +77,7 @@ def test_what_is_not_a_number_cannot_hide(bad):
     judging = monitor()
     judgement = judging.judge(values, 0.0)
     assert judgement.level == Level.WARN
-    assert "not a number" in judgement.reason
+    assert "non-finite" in judgement.reason
     [region] = judgement.regions
     assert (region.x, region.y, region.area) == (9, 7, 1)
     assert region.max_uncertainty == math.inf

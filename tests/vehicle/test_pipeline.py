@@ -8,14 +8,17 @@ import sys
 import threading
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
 import tiny_bundles
 
 from penumbra.bundle import DepthSpec
 from penumbra.errors import PenumbraError
-from penumbra.vehicle.pipeline import PinholeCamera, Pipeline, PipelineConfig, depth_of
-from penumbra.vehicle.runners import RunnerSettings, create
+from penumbra.vehicle.geometry import PinholeCamera, depth_of
+from penumbra.vehicle.monitor import Cause, Level, Monitor, MonitorSettings, frame_score
+from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
+from penumbra.vehicle.runners import RunnerError, RunnerSettings, create
 
 CONFIG = PipelineConfig(runner="onnxruntime", settings=RunnerSettings(threads=1))
 
@@ -44,8 +47,8 @@ def test_segmentation(street):
     # Float32 sums of 1,728 pixels in two orders.
     assert result.scores["frame_score"] == pytest.approx(result.uncertainty.mean(), rel=1e-5)
     assert result.maps == {}
-    assert result.timings.keys() == {"inference"}
-    assert result.timings["inference"] > 0
+    assert result.times.inference > 0
+    assert result.verdict is None
 
 
 def test_what_is_asked_for_comes_along(street):
@@ -118,7 +121,6 @@ def test_depth(ahead):
     np.testing.assert_allclose(result.uncertainty, metres / 10, rtol=1e-6)
     np.testing.assert_allclose(result.confidence, 0.9, rtol=1e-6)
     assert {array.dtype for array in (result.prediction, result.uncertainty)} == {np.dtype("f4")}
-    assert result.timings.keys() == {"inference", "depth"}
 
 
 def test_the_camera_sets_the_scale(ahead):
@@ -201,6 +203,47 @@ def test_a_bad_image_is_refused_and_the_next_one_is_processed(street):
         pipeline.process(tiny_bundles.image())
 
 
+def test_an_image_is_fitted_to_the_size_of_the_engine(tmp_path):
+    fixed = tiny_bundles.segmentation(tmp_path / "fixed")
+    image = tiny_bundles.image(72, 96)
+    with Pipeline(fixed, CONFIG) as pipeline:
+        result = pipeline.process(image)
+        small = cv2.resize(image, (48, 36), interpolation=cv2.INTER_AREA)
+        again = pipeline.process(small)
+    assert (result.source_size, again.source_size) == ((72, 96), (36, 48))
+    np.testing.assert_array_equal(result.image, small)
+    np.testing.assert_array_equal(result.uncertainty, again.uncertainty)
+
+
+def test_a_frame_is_judged_where_there_is_a_monitor(street):
+    monitor = Monitor(MonitorSettings(frame_threshold=0.0, pixel_threshold=0.0))
+    monitor.start(0.0)
+    with Pipeline(street, CONFIG) as pipeline:
+        first = pipeline.process(tiny_bundles.image(), monitor=monitor)
+        later = pipeline.process(tiny_bundles.image(), monitor=monitor)
+    assert first.verdict.level is Level.WARN
+    assert first.verdict.score == frame_score(first.judged, 0.01)
+    assert [cause.cause for cause in first.verdict.causes] == [Cause.UNCERTAINTY]
+    assert later.verdict.number > first.verdict.number
+
+
+@pytest.mark.parametrize(
+    "change", [lambda a: a[:-1], lambda a: a.astype(np.float64), lambda a: a[None]]
+)
+def test_outputs_that_do_not_match_the_manifest_are_refused(street, monkeypatch, change):
+    with Pipeline(street, CONFIG) as pipeline:
+        runner = pipeline._runner
+        infer = runner.infer
+        monkeypatch.setattr(
+            runner, "infer", lambda x: {**(o := infer(x)), "uncertainty": change(o["uncertainty"])}
+        )
+        with pytest.raises(RunnerError, match="uncertainty is .*the manifest states float32"):
+            pipeline.process(tiny_bundles.image())
+        monkeypatch.setattr(runner, "infer", lambda x: {"labels": infer(x)["labels"]})
+        with pytest.raises(RunnerError, match="returned no output uncertainty"):
+            pipeline.process(tiny_bundles.image())
+
+
 def test_without_activation_it_says_so(street):
     with pytest.raises(PenumbraError, match="not active"):
         Pipeline(street, CONFIG).process(tiny_bundles.image())
@@ -214,9 +257,9 @@ def test_no_bundle(tmp_path):
 FIRST_FRAME = """
 import json, sys
 import numpy as np
-from penumbra.vehicle.pipeline import Config, Pipeline
+from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 
-with Pipeline(sys.argv[1], Config(runner=sys.argv[2])) as pipeline:
+with Pipeline(sys.argv[1], PipelineConfig(runner=sys.argv[2])) as pipeline:
     result = pipeline.process(np.zeros((36, 48, 3), np.uint8))
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
@@ -228,5 +271,5 @@ def test_a_frame_needs_neither_torch_nor_ros_nor_onnx(street, runner):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout))
     assert {"penumbra", "numpy"} <= loaded
-    heavy = {"torch", "rclpy", "onnx", "scipy", "matplotlib", "cv2", "safetensors"}
+    heavy = {"torch", "rclpy", "onnx", "scipy", "matplotlib", "safetensors"}
     assert heavy & loaded == set()

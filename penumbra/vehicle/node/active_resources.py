@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 
-from penumbra.vehicle.monitor import OodSettings
+from penumbra.vehicle.monitor import MonitorSettings
 from penumbra.vehicle.node.camera import CameraStream
 from penumbra.vehicle.node.diagnostics import CameraDiagnostics
 from penumbra.vehicle.node.engine_supervisor import EngineStatus, EngineSupervisor
@@ -70,7 +70,7 @@ class ActiveResources:
         now, values = time.monotonic(), self._live()
         return [status for report in self._reports for status in report.report(now, values)]
 
-    def judge_by(self, settings: OodSettings) -> None:
+    def judge_by(self, settings: MonitorSettings) -> None:
         """From the next frame on."""
         for camera in self._cameras:
             camera.monitor.settings = settings

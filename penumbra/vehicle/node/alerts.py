@@ -1,62 +1,30 @@
-"""From parameters and bundle to the settings of the alerts, and from a judgement to its message."""
+"""From parameters and bundle to the monitor's settings, and from a verdict to its message."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from std_msgs.msg import Header
 
 from penumbra.bundle import Bundle
-from penumbra.vehicle.monitor import Judgement, Level, OodSettings
+from penumbra.vehicle.monitor import Cause, MonitorSettings, Verdict
 from penumbra.vehicle.node.parameters import Values
-from penumbra_msgs.msg import OodAlert, OodRegion
-
-# Stands for a threshold that nobody knows; such a frame is never OK, see `without_thresholds`.
-UNKNOWN = 1e30
+from penumbra_msgs.msg import OodAlert, OodCause, OodRegion
 
 
-def ood_settings(values: Values, bundle: Bundle) -> OodSettings:
-    """The parameters under `ood`; what is 0 there is the bundle's."""
-    measured = bundle.thresholds
-    return OodSettings(
-        frame_threshold=values["ood.frame_threshold"] or (measured.frame if measured else UNKNOWN),
-        pixel_threshold=values["ood.pixel_threshold"] or (measured.pixel if measured else UNKNOWN),
+def monitor_settings(values: Values, bundle: Bundle) -> MonitorSettings:
+    """The parameters under `ood`; a 0 there means the bundle's own value."""
+    fitted = bundle.thresholds
+    return MonitorSettings(
+        frame_threshold=values["ood.frame_threshold"] or (fitted.frame if fitted else None),
+        pixel_threshold=values["ood.pixel_threshold"] or (fitted.pixel if fitted else None),
         score_fraction=values["ood.score_fraction"]
-        or (measured.score_fraction if measured else OodSettings.score_fraction),
+        or (fitted.score_fraction if fitted else MonitorSettings.score_fraction),
         raise_frames=(values["ood.raise_frames"], values["ood.raise_window"]),
         clear_frames=(values["ood.clear_frames"], values["ood.clear_window"]),
         min_region_area=values["ood.min_region_area"],
         max_regions=values["ood.max_regions"],
         stale_after=values["ood.stale_after"],
-    )
-
-
-def without_thresholds(settings: OodSettings) -> bool:
-    """Neither bundle nor parameters say when a frame is out of distribution."""
-    return UNKNOWN in (settings.frame_threshold, settings.pixel_threshold)
-
-
-def without_unknown_thresholds(judgement: Judgement) -> Judgement:
-    """Without thresholds no frame can be called OK: it is WARN, and the reason says what to do.
-
-    What is no number needs no threshold: that stays as it is.
-    """
-    if UNKNOWN not in (judgement.frame_threshold, judgement.pixel_threshold):
-        return judgement
-    known = {
-        name: math.nan
-        for name in ("frame_threshold", "pixel_threshold")
-        if getattr(judgement, name) == UNKNOWN
-    }
-    if judgement.level in (Level.STARTING, Level.STALE) or math.isinf(judgement.score):
-        return replace(judgement, **known)
-    return replace(
-        judgement,
-        level=Level.WARN,
-        reason="the bundle has no thresholds: run `penumbra fit-alerts` on it, or set "
-        "ood.frame_threshold and ood.pixel_threshold",
-        **known,
     )
 
 
@@ -72,41 +40,46 @@ def never_alerts(values: Values) -> str | None:
     )
 
 
-def colour_top(bundle: Bundle, pixel_threshold: float) -> float:
-    """What is judged, at the upper end of the colours: fixed, so that they compare over time."""
+def colour_top(bundle: Bundle, values: Values) -> float:
+    """Of the judged map, the value at the upper end of the colour map.
+
+    It does not depend on the frame, so that colours compare over time.
+    """
     if unit(bundle) == "nat":
         return math.log(len(bundle.classes))  # all classes equally probable
-    if 0 < pixel_threshold < UNKNOWN:
-        return 2 * pixel_threshold
+    if threshold := monitor_settings(values, bundle).pixel_threshold:
+        return 2 * threshold
     return 0.5 if bundle.depth is None else bundle.depth.max_depth_m / 10
 
 
 def uncertainty_top(bundle: Bundle, judged_top: float) -> float:
     """The same of the uncertainty, where another map is judged."""
-    measured = bundle.thresholds
-    if measured is None or measured.map == "uncertainty":
+    fitted = bundle.thresholds
+    if fitted is None or fitted.map == "uncertainty":
         return judged_top
-    return measured.uncertainty_top or 0.5
+    return fitted.uncertainty_top or 0.5
 
 
 def unit(bundle: Bundle) -> str:
-    """Of what is judged."""
+    """Of the judged map."""
     if bundle.depth is not None:
         return "m"
     return "nat" if bundle.thresholds is not None and bundle.thresholds.map == "entropy" else "1"
 
 
-def alert(judgement: Judgement, header: Header, bundle: Bundle, size: tuple[int, int]) -> OodAlert:
-    """The message; `size` is height and width of the uncertainty map, zero if there is none."""
+def alert_message(
+    verdict: Verdict, header: Header, bundle: Bundle, size: tuple[int, int]
+) -> OodAlert:
+    """The message; `size` is the height and width of the judged map, zero if there is none."""
     return OodAlert(
         header=header,
-        level=int(judgement.level),
+        level=int(verdict.level),
         unit=unit(bundle),
         model=model_name(bundle),
-        frame_score=judgement.score,
-        frame_threshold=judgement.frame_threshold,
-        pixel_threshold=judgement.pixel_threshold,
-        uncertain_fraction=judgement.uncertain_fraction,
+        frame_score=verdict.score,
+        frame_threshold=_or_nan(verdict.frame_threshold),
+        pixel_threshold=_or_nan(verdict.pixel_threshold),
+        uncertain_fraction=verdict.uncertain_fraction,
         image_height=size[0],
         image_width=size[1],
         regions=[
@@ -119,12 +92,28 @@ def alert(judgement: Judgement, header: Header, bundle: Bundle, size: tuple[int,
                 mean_uncertainty=region.mean_uncertainty,
                 max_uncertainty=region.max_uncertainty,
             )
-            for region in judgement.regions
+            for region in verdict.regions
         ],
-        reason=judgement.reason,
+        reason=verdict.reason,
+        causes=[
+            OodCause(
+                cause=cause.cause.value,
+                level=int(cause.level),
+                score=cause.score,
+                threshold=_or_nan(cause.threshold),
+                direction=cause.direction.value,
+                unit=unit(bundle) if cause.cause is Cause.UNCERTAINTY else "",
+                reason=cause.reason,
+            )
+            for cause in verdict.causes
+        ],
     )
 
 
 def model_name(bundle: Bundle) -> str:
     """Name and checksum, as the messages have it."""
     return f"{bundle.name}@{bundle.sha256[:8]}"
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,54 +1,39 @@
-"""One camera: its images come in, the latest is processed in a thread, the results go out."""
+"""One camera: its latest image goes through the pipeline in a thread, and the results go out."""
 
 from __future__ import annotations
 
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
-from threading import Lock, RLock, Thread
+from threading import Lock, Thread
 
-import cv2
-import numpy as np
 from rclpy.node import Node
-from rclpy.subscription import Subscription
-from sensor_msgs.msg import CameraInfo, CompressedImage, Image
+from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Header
 
 from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
 from penumbra.vehicle import conversions
 from penumbra.vehicle.conversions import ConversionError
-from penumbra.vehicle.monitor import Judgement, Level, Monitor
-from penumbra.vehicle.node import alerts, qos
+from penumbra.vehicle.monitor import Monitor, Verdict
+from penumbra.vehicle.node.alert_channel import AlertChannel
+from penumbra.vehicle.node.alerts import model_name, monitor_settings
+from penumbra.vehicle.node.camera_calibration import CameraCalibration
 from penumbra.vehicle.node.engine_supervisor import EngineState, EngineSupervisor
 from penumbra.vehicle.node.frame_counts import Counts, Timings
-from penumbra.vehicle.node.mailbox import Mailbox
+from penumbra.vehicle.node.intake import OFTEN, Arrived, Intake
 from penumbra.vehicle.node.outputs import Outputs, ProcessedFrame
 from penumbra.vehicle.node.parameters import Values
 from penumbra.vehicle.runners import RunnerError
 from penumbra_msgs.msg import FrameStats
 
-OFTEN = 10.0  # seconds between two lines of one kind in the log
-FOCAL_TOLERANCE = 0.05  # of the focal length per width that the model was trained with
 UNCALIBRATED_FRAMES = 10  # after so many without a CameraInfo none is to be expected
 
 
-@dataclass(frozen=True)
-class Arrived:
-    """An image as it came, with the time of the steady clock and its age by the node's clock."""
-
-    message: Image | CompressedImage
-    at: float
-    age: float
-
-
 class CameraStream:
-    """From `open` to `close`. Callbacks only leave the image in a mailbox; a thread does the rest.
+    """From `open` to `close`: a worker takes the latest image from the intake and publishes.
 
-    An image that cannot be read never gets into the mailbox: it would push out a good one.
-
-    `live` gives the values of the parameters as they are now.
+    `live` gives the current values of the parameters.
     """
 
     def __init__(
@@ -57,45 +42,34 @@ class CameraStream:
         name: str,
         bundle: Bundle,
         outputs: Outputs,
-        keeper: EngineSupervisor,
+        engine: EngineSupervisor,
         live: Callable[[], Values],
     ) -> None:
         self.name = name
-        self.monitor = Monitor(alerts.ood_settings(live(), bundle))
+        self.monitor = Monitor(monitor_settings(live(), bundle))
         self.counts = Counts(time.monotonic())
-        self.lock = Lock()  # guards the counts, and the start of judging
-        self._node, self._bundle, self._outputs, self._keeper = node, bundle, outputs, keeper
+        self._node, self._bundle, self._outputs, self._engine = node, bundle, outputs, engine
         self._live = live
         self._log = node.get_logger().get_child(name) if name else node.get_logger()
-        self._mailbox: Mailbox[Arrived] = Mailbox()
-        self._subscriptions: list[Subscription] = []
-        self._info: CameraInfo | None = None
-        self._focal_seen: float | None = None
-        self._due = 0.0  # when the rate limit lets the next image pass
-        self._started = False  # the engine has run since `open`
+        self._intake = Intake(node, self._log, self.counts, live)
+        self.calibration = CameraCalibration(node, self._log, self.counts, bundle.depth)
+        self._alerts = AlertChannel(node, self._log, outputs.alerts, bundle)
+        self._judging = False  # the engine has run since `open`
+        self._starting = Lock()  # guards `_judging`
         self._last_header = Header()
         self._last_stats = 0.0
-        # Held from a judgement until it is published, so that the last one told is the last one
-        # made; with `_open`: nothing is published once `close` returns.
-        self._publishing = RLock()
+        self._publishing = Lock()  # with `_open`: nothing is published once `close` returns
         self._open = True
         self._thread = Thread(target=self._work, name=f"camera {name}".strip(), daemon=True)
 
     def open(self) -> None:
         """Say STARTING, subscribe, begin to work."""
         values = self._live()
-        self._tell(self.monitor.start(time.monotonic(), "the engine is starting"))
-        topic = self._topic(values["image_topic"])
-        kind: type = Image
-        if values["compressed"]:
-            topic, kind = f"{topic}/compressed", CompressedImage
-        profile = qos.profile(values, "input")
-        create = self._node.create_subscription
-        self._subscriptions = [create(kind, topic, self._receive, profile)]
+        self._alerts.publish(self.monitor.start(time.monotonic(), "the engine is starting"))
+        self._intake.open(self._topic(values["image_topic"]))
         if values["camera_info_topic"]:
-            about = self._topic(values["camera_info_topic"])
-            self._subscriptions.append(create(CameraInfo, about, self._receive_info, profile))
-        self._log.info(f"waiting for images on {self._subscriptions[0].topic_name}")
+            topic = self._topic(values["camera_info_topic"])
+            self.calibration.open(topic, self._intake.topic, values)
         self._thread.start()
 
     def close(self, patience: float, reason: str) -> bool:
@@ -103,11 +77,10 @@ class CameraStream:
 
         If it did not, it is in the middle of an image, of which nothing will be published.
         """
-        for subscription in self._subscriptions:
-            self._node.destroy_subscription(subscription)
-        self._mailbox.close()
+        self.calibration.close()
+        self._intake.close()
+        self._alerts.close(self.monitor.fail(reason))
         with self._publishing:
-            self._tell(self.monitor.fail(reason))
             self._open = False
         if self._thread.ident is not None:  # it was opened to the end
             self._thread.join(patience)
@@ -115,233 +88,98 @@ class CameraStream:
 
     def tick(self) -> None:
         """Called by a steady timer: STALE, and a sign of life while nothing is processed."""
-        with self._publishing:
-            now, status = time.monotonic(), self._keeper.status
-            late: Judgement | None = None
-            if status.state in (EngineState.FAILED, EngineState.GIVEN_UP):
-                late = self.monitor.fail(status.text)
-            elif status.state is EngineState.RUNNING:
-                late = self._begin(now)
-                silent = not now - self.counts.last_arrival < self.monitor.settings.stale_after
-                late = self.monitor.check(now, "image" if silent else "result") or late
-            self._tell(late)
+        now, status = time.monotonic(), self._engine.status
+        if status.state in (EngineState.FAILED, EngineState.GIVEN_UP):
+            self._alerts.publish(self.monitor.fail(status.text))
+        elif status.state is EngineState.RUNNING:
+            self._alerts.publish(self._start_judging(now))
+            silent = not now - self.counts.last_arrival < self.monitor.settings.stale_after
+            self._alerts.publish(self.monitor.check(now, "image" if silent else "result"))
         if now - self._last_stats >= 1:
             self._publish_stats(now)
 
-    @property
-    def measures_depth(self) -> bool:
-        return self._bundle.depth is not None
-
-    def guesses_focal_length(self) -> str | None:
-        """Of depth without a camera's calibration: what is missing; None if nothing is."""
-        depth = self._bundle.depth
-        if depth is None or (self._info is not None and conversions.camera_of(self._info)):
-            return None
-        topics = [about.topic_name for about in self._subscriptions[1:]]
-        where = f"no CameraInfo with a focal length on {topics[0]}" if topics else "no CameraInfo"
-        return (
-            f"{where}: metres are right only for a camera like the one of the training, of focal "
-            f"length {depth.focal_per_width:.3f} image widths; set camera_info_topic"
-        )
-
-    def _begin(self, now: float) -> Judgement | None:
-        """Start judging, once; the timer does, or the first result if that is sooner."""
-        with self.lock:
-            if self._started:
+    def _start_judging(self, now: float) -> Verdict | None:
+        """Once, when the engine runs: by the timer, or before the first image if that is sooner."""
+        with self._starting:
+            if self._judging:
                 return None
-            self._started = True
+            self._judging = True
             return self.monitor.start(now, "the engine runs; waiting for the first image")
 
     def _topic(self, pattern: str) -> str:
         here = pattern if self.name else pattern.replace("{camera}/", "")
         return here.replace("{camera}", self.name)
 
-    def _receive(self, message: Image | CompressedImage) -> None:
-        now, values = time.monotonic(), self._live()
-        try:
-            _check(message)
-        except ConversionError as error:
-            with self.lock:
-                self.counts.arrived(now)
-                self.counts.lost("invalid", error, error.reason)
-            self._complain(error)
-            return
-        arrived = Arrived(message, now, self._age(message))
-        with self.lock:
-            self.counts.arrived(now)
-            if self._is_old(arrived.age, values):
-                return
-            if values["rate_limit"] > 0:
-                period = 1 / values["rate_limit"]
-                self._due = min(self._due, now + period)  # a new limit need not wait for the old
-                if now < self._due:
-                    self.counts.dropped["rate"] += 1
-                    return
-                # From when it was due, not from now: else the jitter of arrivals lowers the rate.
-                self._due = (self._due if now - self._due < period else now) + period
-            if self._mailbox.put(arrived) is not None:
-                self.counts.dropped["busy"] += 1
-
-    def _receive_info(self, info: CameraInfo) -> None:
-        try:
-            conversions.scaled_camera_info(info, 1, 1)
-        except ConversionError as error:
-            self._info = None
-            with self.lock:
-                self.counts.invalid[error.reason] += 1
-            self._log.warning(f"ignored a CameraInfo: {error}", throttle_duration_sec=OFTEN)
-            return
-        self._info = info
-        camera = conversions.camera_of(info)
-        focal = camera and camera.focal_per_width
-        if focal == self._focal_seen:
-            return
-        self._focal_seen = focal
-        depth = self._bundle.depth
-        if any(info.d) and "rect" not in self._subscriptions[0].topic_name:
-            self._log.warning(
-                "the camera's picture is not rectified (CameraInfo has distortion): straight lines "
-                "are bent, which the network was not trained on; subscribe to image_rect"
-            )
-        if depth is not None and focal is not None:
-            off = focal / depth.focal_per_width - 1
-            if abs(off) > FOCAL_TOLERANCE:
-                self._log.warning(
-                    f"the camera's focal length is {focal:.3f} image widths, {abs(off):.0%} "
-                    f"{'more' if off > 0 else 'less'} than the model was trained with "
-                    f"({depth.focal_per_width:.3f}): depth may be off; crop the picture, or train "
-                    "for this camera"
-                )
-
-    def _age(self, message: Image | CompressedImage) -> float:
-        stamp = message.header.stamp  # which may be negative: rclpy's Time would raise
-        now = self._node.get_clock().now().nanoseconds
-        return (now - stamp.sec * 10**9 - stamp.nanosec) / 1e9
-
-    def _is_old(self, age: float, values: Values) -> bool:
-        """Count what is too old; the lock is held."""
-        if not 0 < values["max_age"] < age:
-            return False
-        self.counts.dropped["old"] += 1
-        self._log.warning(
-            f"dropped an image that is {age:.3g} s old (max_age {values['max_age']:g} s): is the "
-            "camera's clock right? For a recording set use_sim_time, or max_age 0",
-            throttle_duration_sec=OFTEN,
-        )
-        return True
-
     def _work(self) -> None:
         """The thread: wait for an image and for the engine, then take the latest."""
-        while self._mailbox.wait() and self._keeper.wait_until_ready():
-            arrived = self._mailbox.take()
+        while self._intake.wait() and self._engine.wait_until_ready():
+            arrived = self._intake.take()
             if arrived is None:
                 continue
             try:
                 self._process(arrived)
             except ConversionError as error:
                 self._drop("invalid", error, error.reason)
-            except RunnerError as error:  # the keeper knows, and starts it again
+            except RunnerError as error:  # the supervisor knows, and starts the engine again
                 self._drop("failed", error)
-                with self._publishing:
-                    self._tell(self.monitor.fail(f"the runner failed: {error}"))
+                self._alerts.publish(self.monitor.fail(f"the runner failed: {error}"))
             except PenumbraError as error:
                 self._drop("invalid", error, "other")
-            except Exception:  # a defect, which must not end the thread: say it and go on
+            except Exception:  # a defect, which must not end the thread: report it and go on
                 self._drop("failed", RuntimeError(traceback.format_exc()))
 
     def _process(self, arrived: Arrived) -> None:
         start, message, values = time.monotonic(), arrived.message, self._live()
-        with self.lock:
-            if self._is_old(arrived.age + start - arrived.at, values):
-                return
-        order = self._bundle.input.channel_order
         compressed = isinstance(message, CompressedImage)
         convert = conversions.compressed_image_of if compressed else conversions.image_of
-        source = convert(message, order)
-        image = fitted(source, self._keeper.image_size)
-        info = self._info
-        camera = None if info is None else conversions.camera_of(info)
+        image = convert(message, self._bundle.input.channel_order)
+        info, camera = self.calibration.info, self.calibration.camera
+        self._start_judging(time.monotonic())  # if the timer has not: the alert is this frame's
         converted = time.monotonic()
-        result = self._keeper.process(image, camera)
+        result = self._engine.process(image, camera, self.monitor)
         processed = time.monotonic()
-        inferred = converted + result.timings["inference"]
         with self._publishing:
             if not self._open:
                 return
-            self._begin(processed)
-            judgement = alerts.without_unknown_thresholds(
-                self.monitor.judge(result.judged, processed)
-            )
-            judged = time.monotonic()
             self._last_header = message.header
-            size = result.uncertainty.shape
-            alert = alerts.alert(judgement, message.header, self._bundle, size)
-            self._outputs.alerts.publish(alert)  # first: it is the most urgent
-            seen = ProcessedFrame(
-                bundle=self._bundle,
-                header=message.header,
-                image=image,
-                source_size=source.shape[:2],
-                result=result,
-                regions=judgement.regions,
-                camera=camera,
-                info=info,
-                colour_top=alerts.colour_top(self._bundle, self.monitor.settings.pixel_threshold),
-                values=values,
+            # The alert first: it is the most urgent.
+            self._alerts.publish(result.verdict, message.header, result.judged.shape)
+            self._outputs.publish(
+                ProcessedFrame(self._bundle, message.header, result, camera, info, values)
             )
-            self._outputs.publish(seen)
         done = time.monotonic()
+        times = result.times
         timings = Timings(
             age_ms=arrived.age * 1e3,
             wait_ms=(start - arrived.at) * 1e3,
-            convert_ms=(converted - start) * 1e3,
-            infer_ms=(inferred - converted) * 1e3,
-            postprocess_ms=(judged - inferred) * 1e3,
-            publish_ms=(done - judged) * 1e3,
+            convert_ms=(converted - start + times.fit) * 1e3,
+            infer_ms=times.inference * 1e3,
+            postprocess_ms=times.postprocessing * 1e3,
+            publish_ms=(done - processed) * 1e3,
             total_ms=(done - arrived.at) * 1e3,
         )
-        with self.lock:
+        with self.counts.lock:
             self.counts.done(done, timings)
             settled = self.counts.processed == UNCALIBRATED_FRAMES
-        if settled and (complaint := self.guesses_focal_length()):
+        if settled and (complaint := self.calibration.guesses_focal_length()):
             self._log.warning(complaint)
         self._publish_stats(done)
 
     def _drop(self, why: str, error: Exception, reason: str | None = None) -> None:
-        with self.lock:
+        with self.counts.lock:
             self.counts.lost(why, error, reason)
-        self._complain(error)
-
-    def _complain(self, error: Exception) -> None:
         self._log.error(f"lost an image: {error}", throttle_duration_sec=OFTEN)
 
-    def _tell(self, judgement: Judgement | None) -> None:
-        """Publish a level that is about no image: STARTING or STALE; None is no news."""
-        if judgement is None:
-            return
-        header = Header(
-            stamp=self._node.get_clock().now().to_msg(), frame_id=self._last_header.frame_id
-        )
-        with self._publishing:
-            if self._open:
-                message = alerts.alert(
-                    alerts.without_unknown_thresholds(judgement), header, self._bundle, (0, 0)
-                )
-                self._outputs.alerts.publish(message)
-        if judgement.level == Level.STALE:
-            self._log.warning(f"STALE: {judgement.reason}", throttle_duration_sec=OFTEN)
-
     def _publish_stats(self, now: float) -> None:
-        status = self._keeper.status
+        status, counts = self._engine.status, self.counts
         header = self._last_header
-        if not self.counts.processed:
+        if not counts.processed:
             header = Header(stamp=self._node.get_clock().now().to_msg())
-        with self.lock:
-            counts = self.counts
+        with counts.lock:
             message = FrameStats(
                 header=header,
-                model=alerts.model_name(self._bundle),
-                runner=self._keeper.description,
+                model=model_name(self._bundle),
+                runner=self._engine.description,
                 received=counts.received,
                 processed=counts.processed,
                 **{
@@ -358,21 +196,3 @@ class CameraStream:
             if self._open:
                 self._last_stats = now
                 self._outputs.stats.publish(message)
-
-
-def _check(message: Image | CompressedImage) -> None:
-    """That it can be read, as far as that can be told at once; else ConversionError."""
-    if isinstance(message, CompressedImage):
-        conversions.check_compressed_image(message)
-    else:
-        conversions.check_image(message)
-
-
-def fitted(image: np.ndarray, size: tuple[int | None, int | None]) -> np.ndarray:
-    """The image scaled to the height and width that the engine takes; None takes any."""
-    height, width = (wanted or found for wanted, found in zip(size, image.shape[:2], strict=True))
-    if image.shape[:2] == (height, width):
-        return image
-    shrinks = height * width < image.shape[0] * image.shape[1]
-    method = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-    return cv2.resize(image, (width, height), interpolation=method)

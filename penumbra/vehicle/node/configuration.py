@@ -26,7 +26,7 @@ def verified_bundle(values: Values, task: str) -> Bundle:
 
 def camera_names(values: Values) -> list[str]:
     """One without a name, or several with names of their own."""
-    names = values["cameras"].split(",")
+    names: list[str] = values["cameras"].split(",")
     if len(set(names)) < len(names):
         raise PenumbraError(f"cameras is {values['cameras']}: give each another name")
     if len(names) > 1 and "{camera}" not in values["image_topic"]:

@@ -11,7 +11,6 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
 from penumbra.vehicle.monitor import Level
-from penumbra.vehicle.node.alerts import without_thresholds
 from penumbra.vehicle.node.camera import CameraStream
 from penumbra.vehicle.node.engine_supervisor import EngineState, EngineStatus
 from penumbra.vehicle.node.parameters import Values
@@ -30,7 +29,7 @@ class Steady:
     """A level that follows what is seen with a delay, so that it does not flicker."""
 
     def __init__(self) -> None:
-        self.level = OK
+        self.level: bytes = OK
         self._seen: list[bytes] = []
 
     def settle(self, seen: bytes) -> bytes:
@@ -55,9 +54,9 @@ class CameraDiagnostics:
     def report(self, now: float, values: Values) -> list[DiagnosticStatus]:
         """All that is known of the camera; called once a second."""
         camera = self._camera
-        with camera.lock:
+        with camera.counts.lock:
             counts = camera.counts
-            totals = Counter(counts.dropped, received=counts.received)
+            totals = Counter({**counts.dropped, "received": counts.received})
             rate = counts.input_rate.at(now)
             latency = counts.median_latency()
             invalid, complaint = dict(counts.invalid), counts.last_complaint
@@ -108,21 +107,22 @@ class CameraDiagnostics:
 
     def _calibration(self) -> list[DiagnosticStatus]:
         """Of depth: whether the camera's focal length is known."""
-        if not self._camera.measures_depth:
+        if not self._camera.calibration.is_needed:
             return []
-        missing = self._camera.guesses_focal_length()
+        missing = self._camera.calibration.guesses_focal_length()
         said = missing or "the camera's focal length is known"
         return [
             self._status("calibration", "camera calibration", WARN if missing else OK, said, {})
         ]
 
     def _ood(self) -> DiagnosticStatus:
-        level = self._camera.monitor.level  # after hysteresis of its own
-        if level is not Level.STALE and without_thresholds(self._camera.monitor.settings):
-            said = "no thresholds: run `penumbra fit-alerts` on the bundle"
-            return _status(self._name("OOD"), WARN, said, {"level": level.name})
+        monitor = self._camera.monitor  # it has hysteresis of its own
+        level = monitor.level
+        text = level.name
+        if level is not Level.STALE and not monitor.settings.has_thresholds:
+            level, text = max(level, Level.WARN), "no thresholds: run `penumbra fit-alerts`"
         seen = {Level.WARN: WARN, Level.ALERT: ERROR, Level.STALE: STALE}.get(level, OK)
-        return _status(self._name("OOD"), seen, level.name, {"level": level.name})
+        return _status(self._name("OOD"), seen, text, {"level": monitor.level.name})
 
     def _status(
         self, key: str, name: str, seen: bytes, said: str, facts: Mapping[str, Any]

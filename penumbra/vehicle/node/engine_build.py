@@ -17,8 +17,8 @@ from typing import Any
 
 from penumbra.bundle import load_bundle
 from penumbra.errors import PenumbraError
-from penumbra.vehicle.runners.base import Progress, RunnerError
 from penumbra.vehicle.runners.engine import Engine, Key
+from penumbra.vehicle.runners.settings import Progress, RunnerError
 
 
 class EngineBuild:

@@ -16,10 +16,11 @@ from threading import Condition, Thread
 import numpy as np
 
 from penumbra.errors import PenumbraError
+from penumbra.vehicle.geometry import PinholeCamera
+from penumbra.vehicle.monitor import Monitor
 from penumbra.vehicle.node.engine_build import EngineBuild
-from penumbra.vehicle.pipeline import FrameResult, PinholeCamera, Pipeline
+from penumbra.vehicle.pipeline import FrameResult, Pipeline
 from penumbra.vehicle.runners import RunnerError
-from penumbra.vehicle.runners.auto import AutoRunner
 from penumbra.vehicle.runners.engine import Engine
 
 log = logging.getLogger(__name__)
@@ -62,18 +63,13 @@ class EngineSupervisor:
 
     @property
     def status(self) -> EngineStatus:
+        """The state of the engine, as of now."""
         return self._status
 
     @property
     def description(self) -> str:
-        """What computes, once it runs."""
-        return self._pipeline.runner.description if self.status.state is EngineState.RUNNING else ""
-
-    @property
-    def image_size(self) -> tuple[int | None, int | None]:
-        """Height and width that images have to be scaled to; None takes any."""
-        settings = self._pipeline.config.settings
-        return settings.image_size or self._pipeline.runner.image_size
+        """What executes the bundle, once it runs."""
+        return self._pipeline.description if self.status.state is EngineState.RUNNING else ""
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -104,10 +100,12 @@ class EngineSupervisor:
             )
             return self._status.state is EngineState.RUNNING
 
-    def process(self, image: np.ndarray, camera: PinholeCamera | None) -> FrameResult:
+    def process(
+        self, image: np.ndarray, camera: PinholeCamera | None, monitor: Monitor
+    ) -> FrameResult:
         """See one image; RunnerError if the engine failed, and is being started again."""
         try:
-            result = self._pipeline.process(image, camera)
+            result = self._pipeline.process(image, camera, monitor)
         except RunnerError as error:
             self._failed(error)
             raise
@@ -160,7 +158,7 @@ class EngineSupervisor:
                     continue
                 return False
             with self._change:
-                return self._set(EngineState.RUNNING, self._pipeline.runner.description, 1.0)
+                return self._set(EngineState.RUNNING, self._pipeline.description, 1.0)
 
     def _begin(self, text: str) -> bool:
         with self._change:
@@ -168,16 +166,16 @@ class EngineSupervisor:
 
     def _build_missing_engine(self) -> None:
         """In a child; where the runner is to be found, one whose engine fails is out of it."""
-        runner = self._pipeline.runner
-        while (needed := runner.missing_engine()) is not None:
+        selector = self._pipeline.selector
+        while (needed := selector.missing_engine()) is not None:
             try:
                 self._build_engine(needed)
                 return
             except RunnerError as error:
-                if not isinstance(runner, AutoRunner):
+                if not selector.is_automatic:
                     raise
                 log.warning("%s; trying the next runner", error)
-                runner.exclude(needed.key.backend, str(error))
+                selector.exclude(needed.key.backend, str(error))
 
     def _build_engine(self, needed: Engine) -> None:
         what = f"building the {needed.key.backend} engine for {needed.bundle.name}"
@@ -214,8 +212,9 @@ class EngineSupervisor:
             which = f"restart {self._failures} of {RESTARTS} in {pause:g} s"
             self._set(EngineState.FAILED, f"{reason}; {which}", math.nan)
             log.error("%s", self._status.text)
-            self._change.wait_for(lambda: self._status.state is EngineState.STOPPED, pause)
-            return self._status.state is not EngineState.STOPPED
+            return not self._change.wait_for(
+                lambda: self._status.state is EngineState.STOPPED, pause
+            )
 
     def _set(self, state: EngineState, text: str, progress: float) -> bool:
         """Change the status, with the lock held; False once it is STOPPED, which is for good."""

@@ -1,4 +1,4 @@
-"""What became of one camera's images, and how long they took."""
+"""Counters and latencies of one camera's images."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from statistics import median
+from threading import Lock
 
 WINDOW = 5.0  # seconds that a rate looks back
 
@@ -18,10 +19,12 @@ class Rate:
         self._times: deque[float] = deque()
 
     def note(self, now: float) -> None:
+        """Count one event."""
         self._times.append(now)
         self._forget(now)
 
     def at(self, now: float) -> float:
+        """The rate, seen from `now`."""
         self._forget(now)
         return len(self._times) / max(min(WINDOW, now - self._since), 0.1)
 
@@ -45,7 +48,7 @@ class Timings:
 
 @dataclass
 class Counts:
-    """Since the camera was opened. Whoever changes them holds the camera's lock."""
+    """Since the camera was opened. Hold `lock` to change them, or to read several at once."""
 
     since: float  # of a steady clock, as all times here
     received: int = 0
@@ -58,9 +61,11 @@ class Counts:
     totals: deque[float] = field(default_factory=lambda: deque(maxlen=50))  # seconds
 
     def __post_init__(self) -> None:
+        self.lock = Lock()
         self.input_rate, self.output_rate = Rate(self.since), Rate(self.since)
 
     def arrived(self, now: float) -> None:
+        """Count an image that came in."""
         self.received += 1
         self.last_arrival = now
         self.input_rate.note(now)
@@ -73,6 +78,7 @@ class Counts:
             self.last_complaint = str(error)
 
     def done(self, now: float, timings: Timings) -> None:
+        """Count an image whose results were published."""
         self.processed += 1
         self.timings = timings
         self.totals.append(timings.total_ms / 1e3)

@@ -15,6 +15,7 @@ class RosHandler(logging.Handler):
         self._logger = logger
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Log it with the severity it has."""
         text = self.format(record)
         # One line of code each: rclpy refuses to log at two severities from one.
         if record.levelno >= logging.ERROR:

@@ -1,12 +1,12 @@
-"""What is published of one camera's images: publishers, and pictures made only for who looks.
+"""The outputs of one camera: computed and published only while subscribed.
 
-Every output has the stamp and the frame of its image. What nobody subscribes to, or a parameter
-switches off, is not even computed.
+Every output has the stamp and the frame_id of its image. An output that a parameter switches off
+is not computed either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,13 +20,14 @@ from std_msgs.msg import Header
 
 from penumbra.bundle import Bundle
 from penumbra.vehicle import colours
-from penumbra.vehicle.conversions import fill_image, scaled_camera_info
-from penumbra.vehicle.monitor import Region
+from penumbra.vehicle.camera_info import scaled_camera_info
+from penumbra.vehicle.conversions import fill_image
+from penumbra.vehicle.geometry import PinholeCamera
 from penumbra.vehicle.node import qos
-from penumbra.vehicle.node.alerts import uncertainty_top
+from penumbra.vehicle.node.alerts import colour_top, uncertainty_top
 from penumbra.vehicle.node.parameters import Values
 from penumbra.vehicle.node.points import Intrinsics, fill_cloud, point_array
-from penumbra.vehicle.pipeline import FrameResult, PinholeCamera
+from penumbra.vehicle.pipeline import FrameResult
 from penumbra_msgs.msg import FrameStats, OodAlert
 
 
@@ -36,24 +37,26 @@ class ProcessedFrame:
 
     bundle: Bundle
     header: Header
-    image: np.ndarray  # as the network saw it, in the bundle's channel order
-    source_size: tuple[int, int]  # height, width of the image as it came
     result: FrameResult
-    regions: Sequence[Region]
     camera: PinholeCamera | None
     info: CameraInfo | None
-    colour_top: float  # what is judged, at the upper end of the colours
     values: Values
 
     @cached_property
     def rgb(self) -> np.ndarray:
+        """The image as the network saw it."""
         if self.bundle.input.channel_order == "rgb":
-            return self.image
-        return cv2.cvtColor(self.image, cv2.COLOR_BGR2RGB)
+            return self.result.image
+        return cv2.cvtColor(self.result.image, cv2.COLOR_BGR2RGB)
+
+    @cached_property
+    def colour_top(self) -> float:
+        """The upper end of the judged map's colours."""
+        return colour_top(self.bundle, self.values)
 
     @cached_property
     def scaled_info(self) -> CameraInfo | None:
-        """CameraInfo for the outputs, which are as large as what the network saw."""
+        """CameraInfo for the outputs, which have the size that the network saw."""
         if self.info is None:
             return None
         height, width = self.result.prediction.shape
@@ -63,70 +66,80 @@ class ProcessedFrame:
 
     @cached_property
     def intrinsics(self) -> Intrinsics:
+        """Of the camera, or of the training if CameraInfo has none."""
         if self.scaled_info is not None:
             known = Intrinsics.of_camera_info(self.scaled_info)
             if known is not None:
                 return known
         height, width = self.result.prediction.shape
-        source_height, source_width = self.source_size
-        focal = (self.camera or self.bundle.depth).focal_per_width
+        source_height, source_width = self.result.source_size
+        scale = self.camera or self.bundle.depth
+        assert scale is not None  # only depth has points
+        focal = scale.focal_per_width
         return Intrinsics.of_focal_length(focal, width, height, source_width, source_height)
 
+    def optional_picture(self, array: np.ndarray | None) -> Image | None:
+        """A 32FC1 map of the frame, if it has it."""
+        return None if array is None else self.picture(array, "32FC1")
+
     def picture(self, array: np.ndarray, encoding: str) -> Image:
+        """The array as a message with the image's header."""
         return fill_image(Image(header=self.header), array, encoding)
 
 
 @dataclass(frozen=True)
 class OutputTopic:
-    """A topic under the camera's name, the parameter that switches it, and what is sent."""
+    """A topic under the camera's name, the parameter that switches it, and its message."""
 
     topic: str
     switch: str | None
-    make: Callable[[ProcessedFrame], Any]  # None: there is nothing to send of this image
+    make: Callable[[ProcessedFrame], Any]  # None: this frame has no such output
     kind: type = Image
     tasks: tuple[str, ...] = ("segmentation", "depth")
 
 
-def _prediction(seen: ProcessedFrame) -> Image:
-    encoding = "mono8" if seen.bundle.depth is None else "32FC1"
-    return seen.picture(seen.result.prediction, encoding)
+def _prediction(frame: ProcessedFrame) -> Image:
+    encoding = "mono8" if frame.bundle.depth is None else "32FC1"
+    return frame.picture(frame.result.prediction, encoding)
 
 
-def _confidence(seen: ProcessedFrame) -> Image | None:
-    """As Nav2's semantic layer takes it: 0 to 255, to the nearest."""
-    confidence = seen.result.confidence
+def _confidence(frame: ProcessedFrame) -> Image | None:
+    """As Nav2's semantic layer reads it: 0 to 255, rounded."""
+    confidence = frame.result.confidence
     if confidence is None:
         return None
-    return seen.picture(cv2.convertScaleAbs(confidence, alpha=255), "mono8")
+    return frame.picture(cv2.convertScaleAbs(confidence, alpha=255), "mono8")
 
 
-def _prediction_colour(seen: ProcessedFrame) -> Image:
-    if seen.bundle.depth is None:
-        colours = colours.colour_labels(seen.result.prediction, seen.bundle.classes)
+def _prediction_colour(frame: ProcessedFrame) -> Image:
+    if frame.bundle.depth is None:
+        coloured = colours.colour_labels(frame.result.prediction, frame.bundle.classes)
     else:
-        colours = colours.colour_depth(seen.result.prediction, seen.bundle.depth.max_depth_m)
-    return seen.picture(colours, "rgb8")
+        coloured = colours.colour_depth(frame.result.prediction, frame.bundle.depth.max_depth_m)
+    return frame.picture(coloured, "rgb8")
 
 
-def _uncertainty_colour(seen: ProcessedFrame) -> Image:
-    top = uncertainty_top(seen.bundle, seen.colour_top)
-    return seen.picture(colours.colour_uncertainty(seen.result.uncertainty, top), "rgb8")
+def _uncertainty_colour(frame: ProcessedFrame) -> Image:
+    top = uncertainty_top(frame.bundle, frame.colour_top)
+    return frame.picture(colours.colour_uncertainty(frame.result.uncertainty, top), "rgb8")
 
 
-def _overlay(seen: ProcessedFrame) -> Image:
-    blended = colours.overlay(seen.rgb, seen.result.judged, seen.colour_top, seen.regions)
-    return seen.picture(blended, "rgb8")
+def _overlay(frame: ProcessedFrame) -> Image:
+    verdict = frame.result.verdict
+    regions = () if verdict is None else verdict.regions
+    blended = colours.overlay(frame.rgb, frame.result.judged, frame.colour_top, regions)
+    return frame.picture(blended, "rgb8")
 
 
-def _points(seen: ProcessedFrame) -> PointCloud2:
+def _points(frame: ProcessedFrame) -> PointCloud2:
     points = point_array(
-        seen.result.prediction,
-        seen.result.uncertainty,
-        seen.rgb,
-        seen.intrinsics,
-        seen.values["outputs.points_stride"],
+        frame.result.prediction,
+        frame.result.uncertainty,
+        frame.rgb,
+        frame.intrinsics,
+        frame.values["outputs.points_stride"],
     )
-    return fill_cloud(PointCloud2(header=seen.header), points)
+    return fill_cloud(PointCloud2(header=frame.header), points)
 
 
 DEPTH = ("depth",)
@@ -135,12 +148,12 @@ OUTPUTS = (
     OutputTopic("uncertainty", "uncertainty", lambda s: s.picture(s.result.uncertainty, "32FC1")),
     OutputTopic("confidence", "confidence", _confidence),
     OutputTopic(
-        "disparity", "disparity", lambda s: s.picture(s.result.disparity, "32FC1"), tasks=DEPTH
+        "disparity", "disparity", lambda s: s.optional_picture(s.result.disparity), tasks=DEPTH
     ),
     OutputTopic(
         "disparity/std",
         "disparity",
-        lambda s: s.picture(s.result.disparity_std, "32FC1"),
+        lambda s: s.optional_picture(s.result.disparity_std),
         tasks=DEPTH,
     ),
     OutputTopic("points", "points", _points, PointCloud2, DEPTH),
@@ -166,12 +179,12 @@ class Outputs:
         self.alerts = node.create_publisher(OodAlert, f"{prefix}ood", qos.LATCHED)
         self.stats = node.create_publisher(FrameStats, f"{prefix}stats", qos.EVERY_ONE)
 
-    def publish(self, seen: ProcessedFrame) -> None:
-        """Everything of one image that somebody wants."""
+    def publish(self, frame: ProcessedFrame) -> None:
+        """Every output that is switched on and subscribed to."""
         for output, publisher in self._images:
-            wanted = output.switch is None or seen.values[f"outputs.{output.switch}"]
+            wanted = output.switch is None or frame.values[f"outputs.{output.switch}"]
             if wanted and publisher.get_subscription_count():
-                message = output.make(seen)
+                message = output.make(frame)
                 if message is not None:
                     publisher.publish(message)
 

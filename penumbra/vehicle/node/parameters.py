@@ -1,7 +1,7 @@
 """The node's parameters: what they mean is in the schema, what they are by default in the YAML.
 
 Nothing is said twice: the node declares what config/parameters.schema.json describes with the
-default of config/<task>.yaml, and the README's table is made from the same two.
+default of config/<task>.yaml, and the table in docs/parameters.md is made from the same two.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Parameter:
 
     @property
     def changes(self) -> str:
-        return self.schema["changes"]
+        """When it may change: at any time, unconfigured, never."""
+        return str(self.schema["changes"])
 
     def descriptor(self) -> ParameterDescriptor:
         """What ROS 2 shows of it, and refuses by itself."""
@@ -159,7 +160,7 @@ def refusal(changed: Iterable[RosParameter], state: str) -> str | None:
 
 
 def table() -> str:
-    """The README's table of parameters, in Markdown."""
+    """The table of docs/parameters.md."""
     rows = ["| parameter | default | changes | meaning |", "| --- | --- | --- | --- |"]
     first, second = (defaults(task) for task in TASKS)
     for name, parameter in parameters().items():
@@ -181,7 +182,9 @@ def put_table(page: Path) -> None:
     write_atomically(page, f"{before}{begin}\n{table()}\n{end}{after}")
 
 
-def _flat(tree: Mapping[str, Any], inside: str | None = None, leaf: str | None = None) -> list:
+def _flat(
+    tree: Mapping[str, Any], inside: str | None = None, leaf: str | None = None
+) -> list[tuple[str, Any]]:
     """(name, value) pairs of a nested mapping, names joined by points as ROS 2 does.
 
     `inside` is the key under which a group keeps its members, `leaf` the key that only a leaf has.

@@ -75,26 +75,31 @@ class PerceptionNode(LifecycleNode):
     # Transitions. rclpy swallows what they raise: `_told` says it and makes it a result.
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Verify the bundle and create the publishers."""
         result = self._told("configure", self._configure)
         if result != SUCCESS:
             self._release()
         return result
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Start the engine and subscribe to the cameras."""
         result = self._told("activate", self._activate)
         if result != SUCCESS:
             self._deactivate("the node could not be activated")
         return result
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Stop both; an engine that was given up leads to the error state."""
         given_up = self._active is not None and self._active.engine.state is EngineState.GIVEN_UP
         self._deactivate("the node was deactivated")
         return ERROR if given_up else SUCCESS
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Release everything; the node can be configured again."""
         return self._told("clean up", self._release)
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Release everything, for good."""
         return self._told("shut down", self._release)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -102,20 +107,21 @@ class PerceptionNode(LifecycleNode):
         return self._told("release", self._release)
 
     def destroy_node(self) -> None:
+        """Release everything first."""
         self._release()
-        super().destroy_node()
+        super().destroy_node()  # type: ignore[no-untyped-call] # rclpy is typed in part
 
     def _configure(self) -> None:
         values = self._values
         bundle = verified_bundle(values, self._task)
         names = camera_names(values)
-        settings = alerts.ood_settings(values, bundle)
+        settings = alerts.monitor_settings(values, bundle)
         self._pipeline = make_pipeline(values, bundle)
         self._outputs = {name: Outputs(self, name, bundle.task, values) for name in names}
         self._labels = LabelNames(self, bundle)
         self._engine_status = INACTIVE
         self.get_logger().info(f"configured: {alerts.model_name(bundle)} from {bundle.path}")
-        if alerts.without_thresholds(settings):
+        if not settings.has_thresholds:
             self.get_logger().warning(
                 f"{bundle.name} has no thresholds, so no frame can be called OK: run "
                 f"`penumbra fit-alerts {bundle.path} --images DIR`"
@@ -128,6 +134,7 @@ class PerceptionNode(LifecycleNode):
             self.get_logger().warning(complaint)
 
     def _activate(self) -> None:
+        assert self._pipeline is not None  # configured
         # A pipeline of its own each time: an earlier one may still be loading its model.
         self._pipeline = make_pipeline(self._values, self._pipeline.bundle)
         self._active = ActiveResources(self, self._pipeline, self._outputs, lambda: self._values)
@@ -189,7 +196,7 @@ class PerceptionNode(LifecycleNode):
         if reason is None and self._pipeline is not None:
             new = {**self._values, **{parameter.name: parameter.value for parameter in changed}}
             try:
-                alerts.ood_settings(new, self._pipeline.bundle)
+                alerts.monitor_settings(new, self._pipeline.bundle)
             except PenumbraError as error:
                 reason = str(error)
         return SetParametersResult(successful=reason is None, reason=reason or "")
@@ -198,8 +205,8 @@ class PerceptionNode(LifecycleNode):
         self._values = parameters.values(self)
         if {"rate_limit", "ood.stale_after"} & {parameter.name for parameter in changed}:
             self._warn_of_lost_alerts()
-        if self._active is not None:
-            self._active.judge_by(alerts.ood_settings(self._values, self._pipeline.bundle))
+        if self._active is not None and self._pipeline is not None:
+            self._active.judge_by(alerts.monitor_settings(self._values, self._pipeline.bundle))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from sensor_msgs.msg import PointCloud2, PointField
 
-POINT = np.dtype([(name, "<f4") for name in ("x", "y", "z", "rgb", "sigma")])
+NAMES = ("x", "y", "z", "rgb", "sigma")
+POINT = np.dtype([(name, "<f4") for name in NAMES])
 FIELDS = [
-    PointField(name=name, offset=POINT.fields[name][1], datatype=PointField.FLOAT32, count=1)
-    for name in POINT.names
+    PointField(name=name, offset=4 * place, datatype=PointField.FLOAT32, count=1)
+    for place, name in enumerate(NAMES)
 ]
 
 

@@ -29,7 +29,10 @@ def run_node(make_node: Callable[[], Node], arguments: Sequence[str] | None = No
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     make_room_for_images()
-    rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
+    rclpy.init(
+        args=None if arguments is None else list(arguments),
+        signal_handler_options=SignalHandlerOptions.NO,
+    )
     try:
         node = make_node()
         executor = SingleThreadedExecutor()

@@ -8,40 +8,18 @@ of threads: each takes a free lane, or waits for one. That is how several camera
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from threading import Condition, Lock
-from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
 from penumbra.bundle import Bundle, OutputSpec
 from penumbra.errors import PenumbraError
+from penumbra.vehicle.runners.settings import RunnerError, RunnerSettings
 
 if TYPE_CHECKING:
     from penumbra.vehicle.runners.engine import Engine
-
-# Called with how much is done (0 to 1) and what is being done.
-Progress = Callable[[float, str], None]
-
-
-class RunnerError(PenumbraError):
-    """This runner cannot work here, or no longer; another one may."""
-
-
-@dataclass(frozen=True)
-class RunnerSettings:
-    """How to run a bundle; each runner reads what concerns it."""
-
-    threads: int = 0  # of a CPU runner; 0: one per physical core
-    image_size: tuple[int, int] | None = None  # height, width of the engine of a bundle of any size
-    device: int = 0  # which GPU
-    lanes: int = 2  # images under way at once on a GPU; each takes its own scratch memory there
-    engine_cache_dir: Path | None = None  # None: see penumbra.vehicle.runners.engine
-    workspace_mb: int | None = None  # GPU memory for an engine's scratch; None: no limit
-    progress: Progress | None = None  # of an engine being built
 
 
 class Lane(Protocol):
@@ -72,7 +50,7 @@ class Runner(ABC):
     ) -> None:
         self.bundle = bundle
         self.settings = settings or RunnerSettings()
-        self.outputs: list[OutputSpec] = _wanted(bundle, outputs)
+        self.outputs: list[OutputSpec] = wanted_outputs(bundle, outputs)
         self._lanes: list[Lane] = []
         self._idle: list[Lane] = []
         self._change = Condition()  # guards the two lists
@@ -80,11 +58,19 @@ class Runner(ABC):
 
     @classmethod
     def obstacle(cls, settings: RunnerSettings) -> str | None:
-        """Why this runner cannot work on this machine, found out quickly; None if nothing is known.
+        """Why this runner cannot work on this machine; None if nothing is known.
 
         None is no promise: `activate` may still fail.
         """
+        try:
+            cls.require(settings)
+        except PenumbraError as error:
+            return str(error)
         return None
+
+    @classmethod  # noqa: B027 (a runner may need nothing)
+    def require(cls, settings: RunnerSettings) -> None:
+        """Raise PenumbraError where a package or device is missing; quick, and loads no model."""
 
     @abstractmethod
     def _open(self) -> list[Lane]:
@@ -104,6 +90,7 @@ class Runner(ABC):
 
     @property
     def active(self) -> bool:
+        """Whether the model is loaded."""
         return bool(self._lanes)
 
     @property
@@ -149,12 +136,7 @@ class Runner(ABC):
         self.activate()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.deactivate()
 
     def _take(self) -> Lane:
@@ -197,7 +179,8 @@ class Runner(ABC):
         return self.bundle.input.height, self.bundle.input.width
 
 
-def _wanted(bundle: Bundle, names: Sequence[str] | None) -> list[OutputSpec]:
+def wanted_outputs(bundle: Bundle, names: Sequence[str] | None) -> list[OutputSpec]:
+    """The outputs of these names; None means all that are not optional."""
     if names is None:
         return [output for output in bundle.outputs if not output.optional]
     known = {output.name: output for output in bundle.outputs}

@@ -15,7 +15,7 @@ from typing import Any
 from penumbra.bundle import Bundle, OutputSpec
 from penumbra.errors import PenumbraError
 from penumbra.files import write_atomically
-from penumbra.vehicle.runners.base import Progress, RunnerError
+from penumbra.vehicle.runners.settings import Progress, RunnerError
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def build(
         )
     if progress is not None:
         progress(1.0, "done")
-    if cache is not None:
+    if cache is not None and timing_cache is not None:
         write_atomically(timing_cache, memoryview(cache.serialize()))
     return memoryview(serialized)
 
@@ -91,7 +91,7 @@ def build(
 def make_logger(trt: ModuleType) -> Any:
     """Sends TensorRT's messages to `logging`, and keeps the last error for ours."""
 
-    class Logger(trt.ILogger):
+    class Logger(trt.ILogger):  # type: ignore[name-defined] # a module that is found at run time
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
             self.last_error: str | None = None
@@ -170,7 +170,7 @@ def _load_timing_cache(config: Any, file: Path) -> Any:
 def _make_monitor(trt: ModuleType, progress: Progress | None) -> Any:
     """Makes one fraction of TensorRT's nested phases; an exception of `progress` ends the build."""
 
-    class Monitor(trt.IProgressMonitor):
+    class Monitor(trt.IProgressMonitor):  # type: ignore[name-defined] # as above
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
             self.interruption: BaseException | None = None
@@ -207,6 +207,7 @@ class Phase:
         self.parts = 0  # inner phases that ended within the step under way
 
     def complete(self, step: int) -> None:
+        """Note that step number `step` is done."""
         self.done, self.parts = step + 1, 0
 
 

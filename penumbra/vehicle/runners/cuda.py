@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from penumbra.vehicle.runners.base import RunnerError
+from penumbra.vehicle.runners.settings import RunnerError
 
 LIBRARY = "libcuda.so.1"
 
@@ -123,6 +123,7 @@ class Cuda:
         return address.value
 
     def free(self, address: int) -> None:
+        """Release what `allocate` returned."""
         self._call("cuMemFree_v2", address)
 
     def allocate_pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
@@ -131,9 +132,10 @@ class Cuda:
         address = c_void_p()
         self._call("cuMemHostAlloc", byref(address), size, 0)
         memory = (ctypes.c_ubyte * size).from_address(address.value or 0)
-        return np.frombuffer(memory, dtype).reshape(shape)
+        return np.frombuffer(memoryview(memory), dtype).reshape(shape)
 
     def free_pinned(self, array: np.ndarray) -> None:
+        """Release what `allocate_pinned` returned."""
         self._call("cuMemFreeHost", array.ctypes.data)
 
     def upload(self, address: int, array: np.ndarray, stream: c_void_p) -> None:
@@ -145,6 +147,7 @@ class Cuda:
         self._call("cuMemcpyDtoHAsync_v2", array.ctypes.data, address, array.nbytes, stream)
 
     def create_stream(self) -> c_void_p:
+        """A stream that does not wait for the default one."""
         return self._handle("cuStreamCreate", NON_BLOCKING)
 
     def synchronize(self, stream: c_void_p) -> None:
@@ -152,6 +155,7 @@ class Cuda:
         self._call("cuStreamSynchronize", stream)
 
     def destroy_stream(self, stream: c_void_p) -> None:
+        """Release it."""
         self._call("cuStreamDestroy_v2", stream)
 
     def begin_capture(self, stream: c_void_p) -> None:
@@ -167,9 +171,11 @@ class Cuda:
             self._call("cuGraphDestroy", graph)
 
     def launch(self, graph: c_void_p, stream: c_void_p) -> None:
+        """Start a captured graph."""
         self._call("cuGraphLaunch", graph, stream)
 
     def destroy_graph(self, graph: c_void_p) -> None:
+        """Release it."""
         self._call("cuGraphExecDestroy", graph)
 
     def _start(self, device: int) -> None:

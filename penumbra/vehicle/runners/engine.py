@@ -22,8 +22,8 @@ from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
 from penumbra.files import cache_folder, write_atomically
 from penumbra.vehicle.runners import compiler
-from penumbra.vehicle.runners.base import Progress, RunnerSettings
 from penumbra.vehicle.runners.cuda import Cuda
+from penumbra.vehicle.runners.settings import Progress, RunnerSettings
 
 log = logging.getLogger(__name__)
 
@@ -70,10 +70,12 @@ class Engine:
 
     @property
     def path(self) -> Path:
+        """Its file in the cache."""
         return self.folder / self.key.file_name(self.bundle.name)
 
     @property
     def built(self) -> bool:
+        """Whether the file is there."""
         return self.path.is_file()
 
     def build(self, progress: Progress | None = None, force: bool = False) -> bool:
@@ -158,19 +160,18 @@ def find(
 def _size(bundle: Bundle, settings: RunnerSettings) -> tuple[int, int]:
     """The one height and width that the engine is for."""
     fixed = (bundle.input.height, bundle.input.width)
-    wanted = settings.image_size or fixed
-    if None in wanted:
+    height, width = settings.image_size or fixed
+    if height is None or width is None:
         raise PenumbraError(
             f"{bundle.name} takes images of any size and an engine takes one: say which "
             "(--size 480x360, or the parameter image_size)"
         )
-    for name, given, of_bundle in zip(("height", "width"), wanted, fixed, strict=True):
+    for name, given, of_bundle in zip(("height", "width"), (height, width), fixed, strict=True):
         if of_bundle is not None and given != of_bundle:
             raise PenumbraError(
                 f"an engine for images of {name} {given} was asked for and {bundle.name} takes "
                 f"{of_bundle}: leave the size out, or export the model for it"
             )
-    height, width = wanted
     if height < 1 or width < 1:
         raise PenumbraError(f"{width}x{height} is no size of an image: give width x height")
     return height, width

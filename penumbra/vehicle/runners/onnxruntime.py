@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from penumbra.vehicle.runners.base import Lane, Runner, RunnerError, RunnerSettings
+from penumbra.vehicle.runners.base import Lane, Runner
 from penumbra.vehicle.runners.pruning import prune
+from penumbra.vehicle.runners.settings import RunnerError, RunnerSettings
 
 log = logging.getLogger(__name__)
 
@@ -21,16 +22,13 @@ class OnnxRuntimeRunner(Runner):
     name = "onnxruntime"
 
     @classmethod
-    def obstacle(cls, settings: RunnerSettings) -> str | None:
-        """Only that it is not installed."""
-        try:
-            _module()
-        except RunnerError as error:
-            return str(error)
-        return None
+    def require(cls, settings: RunnerSettings) -> None:
+        """The package."""
+        _module()
 
     @property
     def description(self) -> str:
+        """Version, device and threads, once active."""
         if not self.active:
             return self.name
         threads = self.settings.threads
@@ -79,6 +77,7 @@ class SessionLane:
         self._wanted = [output.name for output in runner.outputs]
 
     def run(self, image: np.ndarray) -> dict[str, np.ndarray]:
+        """The outputs for `image`."""
         try:
             arrays = self._session.run(self._wanted, {self._image_name: image})
         except Exception as error:  # ONNX Runtime's own kinds have no common base but this
@@ -86,6 +85,7 @@ class SessionLane:
         return dict(zip(self._wanted, map(np.asarray, arrays), strict=True))
 
     def close(self) -> None:
+        """Release the session."""
         self._session = None
 
 

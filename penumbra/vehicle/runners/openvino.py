@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from penumbra.vehicle.runners.base import Lane, Runner, RunnerError, RunnerSettings
+from penumbra.vehicle.runners.base import Lane, Runner
+from penumbra.vehicle.runners.settings import RunnerError, RunnerSettings
 
 _TOOLS = "openvino.tools.ovc"
 
@@ -19,16 +20,13 @@ class OpenVinoRunner(Runner):
     name = "openvino"
 
     @classmethod
-    def obstacle(cls, settings: RunnerSettings) -> str | None:
-        """Only that it is not installed."""
-        try:
-            _module()
-        except RunnerError as error:
-            return str(error)
-        return None
+    def require(cls, settings: RunnerSettings) -> None:
+        """The package."""
+        _module()
 
     @property
     def description(self) -> str:
+        """Version, device and threads, once active."""
         if not self.active:
             return self.name
         version = _module().__version__.partition("-")[0]
@@ -86,6 +84,7 @@ class RequestLane:
             self._request(size)
 
     def run(self, image: np.ndarray) -> dict[str, np.ndarray]:
+        """The outputs for `image`."""
         try:
             request = self._request((image.shape[0], image.shape[1]))
             results = request.infer([image], share_inputs=True)  # the outputs are copied
@@ -107,6 +106,7 @@ class RequestLane:
         return self._requests[key]
 
     def close(self) -> None:
+        """Release the compiled graphs."""
         self._requests.clear()
         self._model = self._compiled = None
 
@@ -120,7 +120,7 @@ def _module() -> Any:
     """
     hide = _TOOLS not in sys.modules
     if hide:
-        sys.modules[_TOOLS] = None  # type: ignore[assignment] (how Python says: not to be found)
+        sys.modules[_TOOLS] = None  # type: ignore[assignment] # how Python says: not to be found
     try:
         import openvino
     except ImportError as error:

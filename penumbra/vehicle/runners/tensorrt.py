@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from penumbra.errors import PenumbraError
 from penumbra.vehicle.runners import compiler, engine
-from penumbra.vehicle.runners.base import Lane, Runner, RunnerError, RunnerSettings
+from penumbra.vehicle.runners.base import Lane, Runner
 from penumbra.vehicle.runners.cuda import Cuda
+from penumbra.vehicle.runners.settings import RunnerError, RunnerSettings
 
 log = logging.getLogger(__name__)
 
@@ -30,17 +30,14 @@ class TensorRTRunner(Runner):
     name = compiler.TENSORRT
 
     @classmethod
-    def obstacle(cls, settings: RunnerSettings) -> str | None:
-        """No driver, no GPU, or no TensorRT."""
-        try:
-            Cuda(settings.device)
-            compiler.load_backend(cls.name)
-        except PenumbraError as error:
-            return str(error)
-        return None
+    def require(cls, settings: RunnerSettings) -> None:
+        """A driver, a GPU, and TensorRT."""
+        Cuda(settings.device)
+        compiler.load_backend(cls.name)
 
     @property
     def description(self) -> str:
+        """Version, GPU and lanes, once active."""
         return self._about if self.active else self.name
 
     def missing_engine(self) -> engine.Engine | None:
@@ -50,6 +47,7 @@ class TensorRTRunner(Runner):
 
     @property
     def image_size(self) -> tuple[int | None, int | None]:
+        """The size that the engine is built for."""
         return self.settings.image_size or super().image_size
 
     def _open(self) -> list[Lane]:
@@ -72,7 +70,7 @@ class TensorRTRunner(Runner):
         self._cuda = cuda
         graph = "no CUDA graph" if lanes[0].graph is None else "CUDA graph"
         self._about = f"{self.name} {trt.__version__} on {cuda.name}, {len(lanes)} lanes, {graph}"
-        return lanes
+        return list(lanes)
 
     def _close(self) -> None:
         _release(self._cuda.close)
@@ -109,6 +107,7 @@ class GpuLane:
             self._resources = unfinished.pop_all()
 
     def run(self, image: np.ndarray) -> dict[str, np.ndarray]:
+        """Upload, network, download; the outputs are copies."""
         self._cuda.make_current()  # in this thread, whichever it is
         np.copyto(self._buffers[self._image_name], image)
         if self.graph is None:
@@ -119,6 +118,7 @@ class GpuLane:
         return {name: self._buffers[name].copy() for name in self._wanted}
 
     def close(self) -> None:
+        """Release stream, buffers and context."""
         _release(self._cuda.make_current)
         _release(self._resources.close)
         self._context = None

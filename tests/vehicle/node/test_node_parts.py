@@ -13,20 +13,23 @@ import tiny_bundles
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticStatus
 from sensor_msgs.msg import Image
+from std_msgs.msg import Header
 
 from penumbra.errors import PenumbraError
 from penumbra.share import bundle_folder, config_folder
 from penumbra.vehicle.conversions import fill_image
 from penumbra.vehicle.monitor import Level, Monitor
 from penumbra.vehicle.node import alerts, engine_supervisor
-from penumbra.vehicle.node.camera import Arrived, CameraStream, fitted
+from penumbra.vehicle.node.camera import CameraStream
 from penumbra.vehicle.node.configuration import camera_names, make_pipeline
 from penumbra.vehicle.node.diagnostics import CameraDiagnostics, Steady
 from penumbra.vehicle.node.engine_build import EngineBuild
 from penumbra.vehicle.node.engine_supervisor import EngineState, EngineStatus, EngineSupervisor
 from penumbra.vehicle.node.frame_counts import WINDOW, Rate
+from penumbra.vehicle.node.intake import Arrived
 from penumbra.vehicle.node.mailbox import Mailbox
 from penumbra.vehicle.node.parameters import defaults
+from penumbra.vehicle.pictures import fit_to_size
 from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 from penumbra.vehicle.runners import RunnerError, RunnerSettings, engine
 from penumbra.vehicle.runners.tensorrt import TensorRTRTXRunner
@@ -66,12 +69,12 @@ def test_a_rate_looks_back_some_seconds():
 
 def test_images_are_scaled_only_where_the_engine_has_a_size():
     image = tiny_bundles.image(36, 48)
-    assert fitted(image, (None, None)) is image
-    assert fitted(image, (36, 48)) is image
-    halved = fitted(image, (18, 24))
+    assert fit_to_size(image, (None, None)) is image
+    assert fit_to_size(image, (36, 48)) is image
+    halved = fit_to_size(image, (18, 24))
     blocks = image.reshape(18, 2, 24, 2, 3).mean((1, 3))  # what scaling by area is
     assert np.abs(halved - blocks).max() <= 0.5
-    assert fitted(image, (72, None)).shape == (72, 48, 3)
+    assert fit_to_size(image, (72, None)).shape == (72, 48, 3)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +142,7 @@ def test_an_engine_that_cannot_be_built_is_not_tried_again(tmp_path, monkeypatch
     keeper.start()
     assert keeper.wait_until_ready()
     assert "CPU" in keeper.description
-    assert "the compiler was killed" in pipeline.runner.refused["tensorrt-rtx"]
+    assert "the compiler was killed" in pipeline.selector.refused["tensorrt-rtx"]
     keeper._failed(RunnerError("broken"))  # and is started again, without another attempt
     assert keeper.wait_until_ready()
     assert keeper.stop(60)
@@ -150,19 +153,22 @@ def test_an_engine_that_cannot_be_built_is_not_tried_again(tmp_path, monkeypatch
 def test_what_is_no_number_is_told_without_thresholds_too(tmp_path, of_depth):
     make = tiny_bundles.depth if of_depth else tiny_bundles.segmentation
     bundle = make(tmp_path / "bundle", thresholds=None)
-    settings = alerts.ood_settings(defaults("segmentation"), bundle)
-    assert alerts.without_thresholds(settings)
+    settings = alerts.monitor_settings(defaults("segmentation"), bundle)
+    assert not settings.has_thresholds
     monitor = Monitor(settings)
     for _ in range(5):
-        calm = alerts.without_unknown_thresholds(monitor.judge(np.full((9, 9), 0.1), 0.0))
+        calm = monitor.judge(np.full((9, 9), 0.1), 0.0)
         assert (calm.level, calm.reason[:29]) == (Level.WARN, "the bundle has no thresholds:")
-    for _ in range(5):
-        wrong = alerts.without_unknown_thresholds(monitor.judge(np.full((9, 9), np.nan), 0.0))
-    assert wrong.level is Level.ALERT and "not a number" in wrong.reason
-    assert np.isnan(wrong.frame_threshold)
-    # Nor do missing thresholds hide that nothing comes any more.
     report = CameraDiagnostics(SimpleNamespace(monitor=monitor, name=""))
-    assert report._ood().level == WARN
+    assert report._ood().level == DiagnosticStatus.WARN
+    for _ in range(5):
+        wrong = monitor.judge(np.full((9, 9), np.nan), 0.0)
+    assert wrong.level is Level.ALERT and "non-finite" in wrong.reason
+    assert wrong.frame_threshold is None
+    message = alerts.alert_message(wrong, Header(), bundle, (9, 9))
+    assert np.isnan(message.frame_threshold) and np.isnan(message.causes[0].threshold)
+    # Nor do missing thresholds hide that nothing comes any more.
+    assert report._ood().level == DiagnosticStatus.ERROR
     monitor.fail("nothing comes")
     assert report._ood().level == DiagnosticStatus.STALE
 
@@ -177,13 +183,12 @@ def test_parameters_by_which_no_alert_can_be_raised(rate, gap, lost):
 
 @pytest.mark.parametrize("meanwhile", ["tick", "close"])
 def test_the_last_level_told_is_the_last_one_found(tmp_path, meanwhile):
-    """Another thread finds STALE between the judgement of a frame and its alert."""
+    """Another thread finds STALE between the verdict on a frame and its alert, which is dropped."""
     bundle = tiny_bundles.segmentation(tmp_path / "street")
     told, others = [], []
     keeper = SimpleNamespace(
         status=EngineStatus(EngineState.RUNNING, "runs", 1.0),
         description="",
-        image_size=(None, None),
     )
     outputs = MagicMock()
     outputs.alerts.publish = lambda alert: told.append(Level(alert.level))
@@ -214,7 +219,7 @@ def test_the_last_level_told_is_the_last_one_found(tmp_path, meanwhile):
         message = fill_image(Image(), tiny_bundles.image(), "bgr8")
         stream._process(Arrived(message, 0.0, 0.0))
         others[0].join(60)
-    assert told == [Level.OK, Level.STALE]
+    assert told == [Level.STALE]
     assert stream.monitor.level is Level.STALE
 
 

@@ -14,7 +14,7 @@ from sensor_msgs.msg import Image
 
 from penumbra.vehicle import colours
 from penumbra.vehicle.monitor import Monitor
-from penumbra.vehicle.node.alerts import colour_top, ood_settings, uncertainty_top
+from penumbra.vehicle.node.alerts import colour_top, monitor_settings, uncertainty_top
 from penumbra.vehicle.node.parameters import defaults
 from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 from penumbra.vehicle.runners import RunnerSettings
@@ -65,16 +65,16 @@ def to_bytes(confidence: np.ndarray) -> np.ndarray:
 
 def seen_by(pipeline: Pipeline, pixels: np.ndarray):
     """The result, and what a monitor thinks of this one frame."""
-    result = pipeline.process(pixels)
     bundle = pipeline.bundle
-    monitor = Monitor(ood_settings(defaults(bundle.task), bundle))
-    return result, monitor.judge(result.judged, 0.0)
+    monitor = Monitor(monitor_settings(defaults(bundle.task), bundle))
+    result = pipeline.process(pixels, monitor=monitor)
+    return result, result.verdict
 
 
 def expected_pictures(bundle, pixels: np.ndarray, result, judgement) -> dict[str, np.ndarray]:
     """What each image topic has to hold."""
     rgb = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
-    top = colour_top(bundle, bundle.thresholds.pixel)
+    top = colour_top(bundle, defaults(bundle.task))
     pictures = {
         "prediction": result.prediction,
         "uncertainty": result.uncertainty,

@@ -18,6 +18,7 @@ from rclpy.publisher import Publisher
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2
 
 from penumbra.vehicle import conversions
+from penumbra.vehicle.camera_info import scaled_camera_info
 from penumbra.vehicle.conversions import ConversionError
 from penumbra_msgs.msg import FrameStats
 
@@ -59,7 +60,7 @@ def test_each_hostile_message_is_counted_under_its_reason_and_survived(kind, pee
             zip(messages, hostile.camera_infos(2, COUNT), strict=False)
         ):
             infos.publish(info)
-            expected["camera_info"] += refused(conversions.scaled_camera_info, info, 1, 1) != ""
+            expected["camera_info"] += refused(scaled_camera_info, info, 1, 1) != ""
             images.publish(message)
             if reason := refused(convert(kind), message, "bgr"):
                 expected[reason] += 1
@@ -187,9 +188,7 @@ def counted_first(peer: Peer, infos: Publisher) -> int:
     A publisher knows of its subscriber a little earlier than the other way round.
     """
     bad = next(
-        info
-        for info in hostile.camera_infos(2, COUNT)
-        if refused(conversions.scaled_camera_info, info, 1, 1)
+        info for info in hostile.camera_infos(2, COUNT) if refused(scaled_camera_info, info, 1, 1)
     )
     diagnostics = peer.received["/diagnostics"]
     while not reasons_of(peer)["camera_info"]:

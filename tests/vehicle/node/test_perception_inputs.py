@@ -10,7 +10,8 @@ from perception import running
 from rcl_interfaces.srv import GetParameters
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2
 
-from penumbra.vehicle.node.camera import UNCALIBRATED_FRAMES, fitted
+from penumbra.vehicle.node.camera import UNCALIBRATED_FRAMES
+from penumbra.vehicle.pictures import fit_to_size
 from penumbra.vehicle.pipeline import PinholeCamera, Pipeline, PipelineConfig
 from penumbra.vehicle.runners import RunnerSettings
 from penumbra_msgs.msg import FrameStats, OodAlert
@@ -73,6 +74,9 @@ def test_cameras_share_one_engine_and_parameters_change_at_run_time(peer, tmp_pa
 
         # Outputs switch at run time, bad values and bad moments are refused.
         assert peer.set(outputs__uncertainty=False) == [""]
+        # An image that was under way when the switch came may still be published.
+        stats.clear()
+        peer.until_processed(cameras["front"], "/penumbra/front/image")
         before = len(peer.received["/penumbra/front/uncertainty"])
         stats.clear()
         peer.until_processed(cameras["front"], "/penumbra/front/image")
@@ -153,7 +157,7 @@ def test_depth_follows_the_camera_and_stale_comes_though_time_stands_still(peer,
         node.wait_for("is not rectified")
         peer.until_all(lambda: images.publish(message))
 
-        small = fitted(picture, (36, 48))
+        small = fit_to_size(picture, (36, 48))
         result = pipeline.process(small, PinholeCamera(115.2, 96))
         depth = peer.received["/penumbra/prediction"][-1]
         assert depth.header == message.header

@@ -17,8 +17,14 @@ import tiny_bundles
 from onnx import numpy_helper
 
 from penumbra.errors import PenumbraError
-from penumbra.vehicle import runners
-from penumbra.vehicle.runners import RunnerError, create
+from penumbra.vehicle.runners import (
+    RUNNERS,
+    RunnerError,
+    RunnerSelector,
+    create,
+    registry,
+    selector,
+)
 from penumbra.vehicle.runners.base import Runner
 
 CPU_RUNNERS = ["onnxruntime", "openvino"]
@@ -154,7 +160,9 @@ def test_unknown_names(bundle):
     with pytest.raises(PenumbraError, match="no output of street was asked for"):
         create("onnxruntime", bundle, [])
     with pytest.raises(PenumbraError, match="no runner 'cpu': choose from auto, tensorrt, "):
-        create("cpu", bundle)
+        RunnerSelector("cpu", bundle)
+    with pytest.raises(PenumbraError, match="no runner 'auto': choose from tensorrt, "):
+        create("auto", bundle)
 
 
 @pytest.mark.parametrize("missing", CPU_RUNNERS)
@@ -225,19 +233,19 @@ print(sorted(n for n in sys.modules if "telemetry" in n or n.startswith("openvin
 def test_auto_says_which_and_why_not_the_others(bundle, monkeypatch, caplog):
     monkeypatch.setattr("penumbra.vehicle.runners.cuda.LIBRARY", "libcuda-of-nobody.so.1")
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with caplog.at_level(logging.INFO), create("auto", bundle) as runner:
+    automatic = RunnerSelector("auto", bundle)
+    with caplog.at_level(logging.INFO), automatic.start() as runner:
         assert runner.description.startswith("onnxruntime ")
-        assert list(runner.refused) == ["tensorrt", "tensorrt-rtx", "openvino"]
-        assert runner.refused["tensorrt"].startswith("no CUDA driver on this machine")
-        assert runner.refused["openvino"].startswith("openvino is not installed")
+        assert list(automatic.refused) == ["tensorrt", "tensorrt-rtx", "openvino"]
+        assert automatic.refused["tensorrt"].startswith("no CUDA driver on this machine")
+        assert automatic.refused["openvino"].startswith("openvino is not installed")
         image = tiny_bundles.image()
         with create("onnxruntime", bundle) as direct:
             for output, array in direct.infer(image).items():
                 np.testing.assert_array_equal(runner.infer(image)[output], array)
-        assert runner.missing_engine() is None
+        assert automatic.missing_engine() is None
     assert "runner: onnxruntime" in caplog.text
-    assert "tensorrt is out of the question: no CUDA driver" in caplog.text
-    assert runner.chosen is None
+    assert "tensorrt is not available: no CUDA driver" in caplog.text
     with pytest.raises(RunnerError, match="not active"):
         runner.infer(image)
 
@@ -262,15 +270,20 @@ class Broken(Runner):
 def test_auto_goes_on_when_a_runner_does_not_start(bundle, monkeypatch, error, reason):
     monkeypatch.setattr(Broken, "error", error, raising=False)
     monkeypatch.setitem(sys.modules, "broken_runner", sys.modules[__name__])
-    choice = {"broken": ("broken_runner", "Broken"), "onnxruntime": runners.RUNNERS["onnxruntime"]}
-    monkeypatch.setattr(runners, "RUNNERS", choice)
-    with create("auto", bundle) as runner:
-        assert list(runner.refused) == ["broken"]
-        assert runner.refused["broken"].startswith(reason)
-        assert runner.chosen.name == "onnxruntime"
-    monkeypatch.setattr(runners, "RUNNERS", {"broken": choice["broken"]})
+    choice = {"broken": ("broken_runner", "Broken"), "onnxruntime": RUNNERS["onnxruntime"]}
+    for module in (registry, selector):
+        monkeypatch.setattr(module, "RUNNERS", choice)
+    automatic = RunnerSelector("auto", bundle)
+    with automatic.start() as runner:
+        assert list(automatic.refused) == ["broken"]
+        assert automatic.refused["broken"].startswith(reason)
+        assert runner.name == "onnxruntime"
+    with pytest.raises(type(error), match=re.escape(str(error))):  # asked for: no other is taken
+        RunnerSelector("broken", bundle).start()
+    for module in (registry, selector):
+        monkeypatch.setattr(module, "RUNNERS", {"broken": choice["broken"]})
     with pytest.raises(RunnerError, match=f"no runner works here. broken: {re.escape(reason)}"):
-        create("auto", bundle).activate()
+        RunnerSelector("auto", bundle).start()
 
 
 class Slow(Runner):

@@ -131,7 +131,7 @@ KILLED_BUILDER = """
 import os, signal, sys
 from pathlib import Path
 from penumbra.bundle import load_bundle
-from penumbra.vehicle.runners import Settings, engine
+from penumbra.vehicle.runners import RunnerSettings, engine
 
 def kill(fraction, phase):
     if fraction > 0.5:
@@ -139,7 +139,7 @@ def kill(fraction, phase):
 
 # A shell without job control has what it starts in the background ignore SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-settings = Settings(engine_cache_dir=Path(sys.argv[2]))
+settings = RunnerSettings(engine_cache_dir=Path(sys.argv[2]))
 engine.find(load_bundle(sys.argv[1]), "tensorrt-rtx", settings, "8.9").build(kill)
 """
 

@@ -1,0 +1,21 @@
+"""From maps and scores to one verdict per frame, with its causes."""
+
+from penumbra.vehicle.monitor.levels import Level
+from penumbra.vehicle.monitor.monitor import Monitor
+from penumbra.vehicle.monitor.regions import Region, uncertain_regions
+from penumbra.vehicle.monitor.scores import frame_score
+from penumbra.vehicle.monitor.settings import MonitorSettings
+from penumbra.vehicle.monitor.verdict import Cause, CauseVerdict, Direction, Verdict
+
+__all__ = [
+    "Cause",
+    "CauseVerdict",
+    "Direction",
+    "Level",
+    "Monitor",
+    "MonitorSettings",
+    "Region",
+    "Verdict",
+    "frame_score",
+    "uncertain_regions",
+]

@@ -1,0 +1,15 @@
+"""The levels of an alert."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Level(IntEnum):
+    """As in penumbra_msgs/OodAlert, where 0 is STARTING: an empty message is never OK."""
+
+    STARTING = 0
+    OK = 1
+    WARN = 2
+    ALERT = 3
+    STALE = 4

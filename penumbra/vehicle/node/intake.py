@@ -1,0 +1,139 @@
+"""Images of one camera as they arrive: refused, dropped and counted, or handed to the worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rclpy.node import Node
+from rclpy.subscription import Subscription
+from sensor_msgs.msg import CompressedImage, Image
+
+from penumbra.vehicle import conversions
+from penumbra.vehicle.conversions import ConversionError
+from penumbra.vehicle.node import qos
+from penumbra.vehicle.node.frame_counts import Counts
+from penumbra.vehicle.node.mailbox import Mailbox
+from penumbra.vehicle.node.parameters import Values
+
+if TYPE_CHECKING:
+    from rclpy.impl.rcutils_logger import RcutilsLogger
+
+OFTEN = 10.0  # seconds between two log lines of one kind
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """An image message, with its arrival by the steady clock and its age by the node's clock."""
+
+    message: Image | CompressedImage
+    at: float
+    age: float
+
+    def age_at(self, now: float) -> float:
+        """Its age when the steady clock reads `now`."""
+        return self.age + now - self.at
+
+
+class Intake:
+    """Keeps the latest valid image. Callbacks only check its header and leave it in a mailbox.
+
+    An image that cannot be decoded never enters the mailbox: it would replace a good one.
+    """
+
+    def __init__(
+        self, node: Node, log: RcutilsLogger, counts: Counts, live: Callable[[], Values]
+    ) -> None:
+        self._node, self._log, self._counts, self._live = node, log, counts, live
+        self._mailbox: Mailbox[Arrived] = Mailbox()
+        self._subscription: Subscription | None = None
+        self._due = 0.0  # when the rate limit lets the next image pass
+
+    @property
+    def topic(self) -> str:
+        """The full name of the topic; empty before `open`."""
+        return "" if self._subscription is None else str(self._subscription.topic_name)
+
+    def open(self, topic: str) -> None:
+        """Subscribe."""
+        values = self._live()
+        kind: type = Image
+        if values["compressed"]:
+            topic, kind = f"{topic}/compressed", CompressedImage
+        self._subscription = self._node.create_subscription(
+            kind, topic, self._receive, qos.profile(values, "input")
+        )
+        self._log.info(f"waiting for images on {self.topic}")
+
+    def close(self) -> None:
+        """End the subscription, and whoever waits for an image."""
+        if self._subscription is not None:
+            self._node.destroy_subscription(self._subscription)
+        self._mailbox.close()
+
+    def wait(self) -> bool:
+        """True as soon as there is an image, False once closed."""
+        return self._mailbox.wait()
+
+    def take(self) -> Arrived | None:
+        """The latest image; None if there is none, or if it has become too old meanwhile."""
+        arrived = self._mailbox.take()
+        if arrived is None or self._is_old(arrived.age_at(time.monotonic()), self._live()):
+            return None
+        return arrived
+
+    def _receive(self, message: Image | CompressedImage) -> None:
+        now, values, counts = time.monotonic(), self._live(), self._counts
+        try:
+            if isinstance(message, CompressedImage):
+                conversions.check_compressed_image(message)
+            else:
+                conversions.check_image(message)
+        except ConversionError as error:
+            with counts.lock:
+                counts.arrived(now)
+                counts.lost("invalid", error, error.reason)
+            self._log.error(f"lost an image: {error}", throttle_duration_sec=OFTEN)
+            return
+        arrived = Arrived(message, now, self._age(message))
+        with counts.lock:
+            counts.arrived(now)
+        if self._is_old(arrived.age, values):
+            return
+        with counts.lock:
+            if self._is_too_soon(now, values["rate_limit"]):
+                counts.dropped["rate"] += 1
+            elif self._mailbox.put(arrived) is not None:
+                counts.dropped["busy"] += 1
+
+    def _age(self, message: Image | CompressedImage) -> float:
+        stamp = message.header.stamp  # which may be negative: rclpy's Time would raise
+        now: int = self._node.get_clock().now().nanoseconds
+        return float(now - stamp.sec * 10**9 - stamp.nanosec) / 1e9
+
+    def _is_old(self, age: float, values: Values) -> bool:
+        """Whether `max_age` is exceeded; such an image is counted as dropped."""
+        if not 0 < values["max_age"] < age:
+            return False
+        with self._counts.lock:
+            self._counts.dropped["old"] += 1
+        self._log.warning(
+            f"dropped an image that is {age:.3g} s old (max_age {values['max_age']:g} s): is the "
+            "camera's clock right? For a recording set use_sim_time, or max_age 0",
+            throttle_duration_sec=OFTEN,
+        )
+        return True
+
+    def _is_too_soon(self, now: float, rate_limit: float) -> bool:
+        """Whether the rate limit leaves this image out."""
+        if rate_limit <= 0:
+            return False
+        period = 1 / rate_limit
+        self._due = min(self._due, now + period)  # a new limit need not wait for the old
+        if now < self._due:
+            return True
+        # From when it was due, not from now: else the jitter of arrivals lowers the rate.
+        self._due = (self._due if now - self._due < period else now) + period
+        return False

@@ -1,0 +1,29 @@
+"""Hold what a runner returned against the manifest before anything is concluded from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from penumbra.bundle import OutputSpec
+from penumbra.vehicle.runners import RunnerError
+
+
+def check_outputs(
+    outputs: Mapping[str, np.ndarray], specs: Sequence[OutputSpec], size: tuple[int, int]
+) -> None:
+    """Every output is there, of the type and shape that the manifest states; else RunnerError.
+
+    `size` is the height and width of the image, which a None in a shape stands for.
+    """
+    for spec in specs:
+        found = outputs.get(spec.name)
+        if found is None:
+            raise RunnerError(f"the runner returned no output {spec.name}: export the model again")
+        expected = tuple(wanted or size[axis] for axis, wanted in enumerate(spec.shape))
+        if found.dtype != np.dtype(spec.dtype) or found.shape != expected:
+            raise RunnerError(
+                f"output {spec.name} is {found.dtype} {found.shape}, and the manifest states "
+                f"{spec.dtype} {expected}: export the model again"
+            )
