@@ -1,1 +1,1 @@
-"""Drives the real node over DDS: its process, its ROS domain, bags in time or in lockstep."""
+"""Drives the real node over DDS: its process and ROS domain, bags in real time or in lockstep."""

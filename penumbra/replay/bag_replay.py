@@ -1,6 +1,6 @@
 """Replay a bag over ROS 2 as `ros2 bag play` does, also where rosbag2 is not installed.
 
-replay(bag, PlaybackSettings(rate=2.0))                             # in time, by a steady clock
+replay(bag, PlaybackSettings(rate=2.0))                             # in real time, steady clock
 replay(bag, lockstep=LockstepSettings(("/penumbra/prediction",)))   # frame after answer
 replay(bag, recording=RecordingSettings(Path("answers")))           # record what the node publishes
 """
@@ -10,33 +10,32 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penumbra.bags.reader import Bag, RawMessage
 from penumbra.replay.lockstep import LockstepPlayer, LockstepSettings, OnAnswer
 from penumbra.replay.player import PlaybackSettings, Player
+from penumbra.replay.progress import Progress, no_progress
 from penumbra.replay.recorder import Recorder, RecordingSettings
 from penumbra.replay.session import Session, Stopped
 
 __all__ = ["LockstepSettings", "PlaybackSettings", "RecordingSettings", "ReplaySummary", "replay"]
 
-Progress = Callable[[Iterable[RawMessage], int], Iterable[RawMessage]]
-
 
 @dataclass
 class ReplaySummary:
-    """What was done."""
+    """Counts and time of a replay."""
 
     messages: int = 0
     answered: int = 0
-    """Frames that were answered, in lockstep."""
+    """Frames answered in lockstep."""
     resent: int = 0
-    """Frames that had to be sent twice; there may be two answers of each in a recording."""
+    """Frames sent twice; a recording may hold two answers to each."""
     recorded: int = 0
     seconds: float = 0.0
     finished: bool = False
-    """False if somebody stopped it before the end."""
+    """False if it was stopped before the end."""
 
 
 def replay(
@@ -47,14 +46,14 @@ def replay(
     *,
     wait: float = 0.0,
     stop: threading.Event | None = None,
-    progress: Progress = lambda messages, total: messages,
+    progress: Progress = no_progress,
     on_answer: OnAnswer | None = None,
 ) -> ReplaySummary:
-    """Publish a bag; `stop` ends it early, and leaves a whole recording.
+    """Publish a bag; `stop` ends it early and still leaves a complete recording.
 
-    Before it starts it waits up to `wait` seconds for somebody to listen to the images. In
-    lockstep, `on_answer` gets every frame with the answers to it (topic to bytes), and what is
-    recorded is stamped with the time in the bag: two recordings of one bag are the same.
+    Waits up to `wait` seconds for a subscriber of the images. In lockstep, `on_answer` gets every
+    frame with its answers (bytes by topic), and recorded messages are stamped with the time of the
+    bag, so that two recordings of one bag are equal.
     """
     playing = playing or PlaybackSettings()
     summary = ReplaySummary()
@@ -72,7 +71,7 @@ def replay(
         started = time.monotonic()
         with contextlib.suppress(Stopped):
             if lockstep is None:
-                session.wait(lambda: _somebody_listens(bag, player), wait)
+                session.wait(lambda: _has_subscriber(bag, player), wait)
                 if recorder is not None:
                     recorder.open(wait)
                 started = time.monotonic()
@@ -91,11 +90,11 @@ def replay(
         if recorder is not None:
             with contextlib.suppress(Stopped):
                 recorder.settle()
-            recorder.refuse_nothing()
+            recorder.require_messages()
             summary.recorded = recorder.bag.count
     return summary
 
 
-def _somebody_listens(bag: Bag, player: Player) -> bool:
+def _has_subscriber(bag: Bag, player: Player) -> bool:
     images = [name for name in player.publishers if "Image" in bag.topics[name].type]
     return any(player.publishers[n].get_subscription_count() for n in images or player.publishers)

@@ -1,4 +1,4 @@
-"""A ROS domain of one's own, so that two runs on one machine never hear each other."""
+"""A private ROS domain, so that two runs on one machine never receive each other's messages."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterator
 
 from penumbra.errors import PenumbraError
 
-# 0 is everybody's default; above 101 the ports of DDS fall into Linux's ephemeral range.
+# 0 is the default; above 101 the ports of DDS fall into Linux's ephemeral range.
 DOMAINS = range(1, 102)
 
 
 @contextlib.contextmanager
 def private_domain() -> Iterator[int]:
-    """Reserve and set a domain, discovered on this machine only, here and for child processes.
+    """Reserve a domain and set it for this process and its children, on this machine only.
 
-    A reservation is a socket in Linux's abstract name space: it reaches exactly as far as DDS over
-    the loopback device does (the network name space), and ends with the process, however that ends.
+    A reservation is a socket in Linux's abstract namespace. It has the scope of DDS over loopback
+    (the network namespace), and ends with the process, even if that is killed.
     """
     with socket.socket(socket.AF_UNIX) as reservation:
         domain = reserve(reservation)
@@ -37,7 +37,7 @@ def private_domain() -> Iterator[int]:
 
 
 def reserve(reservation: socket.socket) -> int:
-    """Bind `reservation` to the name of a free domain; neighbours in time get different ones."""
+    """Bind `reservation` to the name of a free domain, starting from one that the PID selects."""
     for attempt in range(len(DOMAINS)):
         domain = DOMAINS[(os.getpid() + attempt) % len(DOMAINS)]
         try:
@@ -47,12 +47,12 @@ def reserve(reservation: socket.socket) -> int:
         return domain
     raise PenumbraError(
         f"all ROS domains from {DOMAINS[0]} to {DOMAINS[-1]} are in use by other tests or demos on"
-        " this machine: wait for them to end"
+        " this machine: wait until they end"
     )
 
 
 def set_variables(settings: dict[str, str | None]) -> None:
-    """Set environment variables; None takes one away."""
+    """Set environment variables; None removes one."""
     for name, value in settings.items():
         if value is None:
             os.environ.pop(name, None)

@@ -1,7 +1,6 @@
-"""Images to a node in another process and its answers back, as a camera and a listener have it.
+"""Send images to a node in another process and receive its answers over DDS.
 
-What is measured of the node from outside goes through here: over DDS, with somebody who subscribes
-to all of its raw outputs.
+Measurements of the node from outside use this: it subscribes to all raw outputs.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage, Image
@@ -23,17 +23,17 @@ from penumbra_msgs.msg import FrameStats, OodAlert
 
 RAW = ("prediction", "uncertainty", "confidence", "disparity", "disparity/std")
 START = 120.0  # seconds until the first answer: a TensorRT engine may have to be built
-PATIENCE = 60.0  # seconds for any further one
-_AGAIN = 2.0  # seconds until an image is sent anew to a node that has not heard it
-_DEPTH = 10  # messages that may wait to be taken
+PATIENCE = 60.0  # seconds for each further answer
+_AGAIN = 2.0  # seconds until the first image is sent again: the node may not have received it
+_DEPTH = 10  # of the queues
 
 OnAnswer = Callable[[int, float], None]
 
 
 class Exchange:
-    """Every image gets a stamp of its own, and is answered when all outputs with it have come.
+    """Gives every image a unique stamp; it is answered when all outputs with that stamp arrived.
 
-    `on_answer` is called with the stamp and the time of that (`time.monotonic`).
+    `on_answer` is called with the stamp and the time of arrival (`time.monotonic`).
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Exchange:
     ) -> None:
         self.session = session
         self.on_answer: OnAnswer = lambda stamp, at: None
-        self.under_way: dict[int, set[str]] = {}  # stamps of images, and outputs still to come
+        self.under_way: dict[int, set[str]] = {}  # outputs still missing, by the stamp of the image
         self._node = node
         self._last_stamp = 0
         self._stats = b""
@@ -54,8 +54,8 @@ class Exchange:
         kinds = {name: kind for name, kind in kinds.items() if name in RAW}
         kinds |= {"stats": FrameStats, "ood": OodAlert}
         qos = QoSProfile(depth=_DEPTH)
-        self._publishers = {}
-        self._expected = {}
+        self._publishers: dict[str, Publisher] = {}
+        self._expected: dict[str, set[str]] = {}
         for camera in cameras:
             prefix = f"{NODE}/{camera}".rstrip("/")
             self._expected[camera] = {f"{prefix}/{name}" for name in kinds}
@@ -69,40 +69,43 @@ class Exchange:
 
     @property
     def stats(self) -> FrameStats:
-        """What the node said last of its frames."""
+        """The node's latest statistics."""
         return deserialize_message(self._stats, FrameStats) if self._stats else FrameStats()
 
     def send(self, image: bytes, camera: str = "") -> int:
-        """Publish a serialised image as taken now; the stamp by which its answer is known."""
+        """Publish a serialised image with the present time; return its stamp."""
         stamp = self._last_stamp = max(time.time_ns(), self._last_stamp + 1)
         self.under_way[stamp] = set(self._expected[camera])
         self._publishers[camera].publish(restamped(image, stamp))
         return stamp
 
     def ask(self, image: bytes, camera: str = "", patience: float = PATIENCE) -> float:
-        """Send one image and wait for the answer to it: seconds that took."""
+        """Send one image, wait for its answer, and return the seconds it took."""
         start = time.monotonic()
         stamp = self.send(image, camera)
-        if not self.session.wait(lambda: self._is_over(stamp), patience):
+        if not self.session.wait(lambda: self._is_answered(stamp), patience):
             raise PenumbraError(f"an image was not answered within {patience:g} s")
         return time.monotonic() - start
 
     def open(self, image: bytes) -> None:
-        """Send to every camera until it answers: both sides know each other, the engine runs."""
+        """Send to every camera until it answers: discovery is complete and the engine runs."""
         for camera in self._publishers:
             deadline = time.monotonic() + START
             sent: list[int] = []
-            while not any(map(self._is_over, sent)):
+            while not self._any_answered(sent):
                 if time.monotonic() > deadline:
                     raise PenumbraError(f"no answer of the node within {START:.0f} s")
                 sent.append(self.send(image, camera))
-                self.session.wait(lambda s=sent: any(map(self._is_over, s)), _AGAIN)
-        # Answers to earlier ones may be lost, because not every output knew us by then.
+                self.session.wait(partial(self._any_answered, sent), _AGAIN)
+        # Some answers to the first images may be lost: not every output had discovered us.
         self.under_way.clear()
 
-    def _is_over(self, stamp: int) -> bool:
+    def _any_answered(self, stamps: list[int]) -> bool:
+        return any(map(self._is_answered, stamps))
+
+    def _is_answered(self, stamp: int) -> bool:
         if self._node.ended.is_set():
-            raise PenumbraError("the node ended before its time")
+            raise PenumbraError("the node ended unexpectedly")
         return stamp not in self.under_way
 
     def _take(self, topic: str, data: bytes) -> None:

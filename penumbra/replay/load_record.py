@@ -1,4 +1,4 @@
-"""What was seen of a node under a sustained load."""
+"""Measurements of a node under sustained load."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from penumbra.replay.process_usage import ProcessUsage
 
 @dataclass
 class LoadRecord:
-    """What was seen from outside."""
+    """Measurements of the node's process and answers, taken from outside."""
 
     bundle: str
     runner: str
     rate_hz: float
-    answer_ms: float  # one image after the other, before the watching began
+    answer_ms: float  # median before the test, one image at a time
     usage: list[ProcessUsage] = field(default_factory=list)
-    sent: list[float] = field(default_factory=list)  # seconds since the beginning, frame by frame
+    sent: list[float] = field(default_factory=list)  # seconds since the start, frame by frame
     latency_ms: list[float] = field(default_factory=list)  # of the same frames; NaN: lost
-    dropped: dict[str, int] = field(default_factory=dict)  # by the node's own count and reason
+    dropped: dict[str, int] = field(default_factory=dict)  # as counted by the node, by reason
     seconds: float = 0.0
     interrupted: bool = False
     node_ended: bool = False
 
     @property
     def lost(self) -> int:
-        """Frames that were never answered in full."""
+        """Frames without a complete answer."""
         return int(np.isnan(self.latency_ms).sum()) if self.latency_ms else 0

@@ -1,13 +1,14 @@
-"""Send the next frame when the node has answered the last: none is dropped, however slow it is."""
+"""Send the next frame when the node has answered the last: none is dropped, at any speed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from rclpy.duration import Duration
 from rclpy.qos import ReliabilityPolicy
+from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 from penumbra.bags.messages import SECOND, header_stamp
 from penumbra.bags.reader import Bag, RawMessage
@@ -16,28 +17,28 @@ from penumbra.replay.player import Player
 from penumbra.replay.recorder import Recorder
 from penumbra.replay.session import Session, message_class
 
-_AFTER_STAMP = 12  # bytes: four of the encoding, and the seconds and nanoseconds of a header
-MEETING = 5.0  # seconds for two nodes of which one knows the other to meet
+_AFTER_STAMP = 12  # bytes: encapsulation, seconds and nanoseconds
+MEETING = 5.0  # seconds for mutual discovery, once one side knows the other
 Answers = dict[str, bytes]
 OnAnswer = Callable[[RawMessage, Answers], None]
 
 
 @dataclass(frozen=True)
 class LockstepSettings:
-    """Who answers to what, and how long to wait."""
+    """Which topics answer the frames, and how long to wait."""
 
     answers: tuple[str, ...] = ("/penumbra/prediction",)
     """Topics on which the node publishes once for each frame, with the frame's stamp."""
     frames: str | None = None
-    """The topic of the frames in the bag; None: the only one with images."""
+    """The topic of the frames in the bag; None: the only image topic."""
     patience: float = 30.0
-    """Seconds for an answer, after which the frame is sent a second and last time."""
+    """Seconds for an answer; then the frame is sent a second and last time."""
     ready: float = 60.0
     """Seconds for the node to appear."""
 
 
 class LockstepPlayer:
-    """One node, asked frame by frame."""
+    """Sends frames to one node and waits for each answer."""
 
     def __init__(self, session: Session, bag: Bag, player: Player, steps: LockstepSettings) -> None:
         self._session = session
@@ -49,28 +50,29 @@ class LockstepPlayer:
             raise PenumbraError(f"--lockstep needs {self._frames.name} among the topics to publish")
         self._publisher = player.publishers[self._frames.name]
         self._received: dict[int, Answers] = {}
-        self._sent: dict[int | None, int] = {}  # stamps of frames, and their times in the bag
+        self._sent: dict[int | None, int] = {}  # time in the bag by the stamp of the frame
         self._recorder: Recorder | None = None
-        self._regular: set[str] = set()  # recorded topics that have had a frame's stamp, ...
-        self._came: set[str] = set()  # ... and those that have the present frame's
-        self._last_said: dict[str, bytes] = {}
+        self._regular: set[str] = set()  # recorded topics that carry the stamps of frames, ...
+        self._arrived: set[str] = set()  # ... and those that arrived for the present frame
+        self._last_content: dict[str, bytes] = {}
         self.answered = 0
         self.resent = 0
 
     def open(self, recorder: Recorder | None = None) -> None:
-        """Wait for the node, and until it and we can hear each other."""
-        listeners = self._publisher.get_subscription_count
-        self._session.wait(lambda: listeners() or self._others(), self._steps.ready)
-        if not listeners():
-            raise PenumbraError(self._nobody_listens())
+        """Wait for the node and for mutual discovery."""
+        subscribers = self._publisher.get_subscription_count
+        self._session.wait(
+            lambda: subscribers() > 0 or bool(self._other_types()), self._steps.ready
+        )
+        if not subscribers():
+            raise PenumbraError(self._no_subscriber())
         for topic in self._steps.answers:
-            publishers = partial(self._session.publishers_of, topic)
-            if not self._session.wait(publishers, MEETING):
+            if not self._session.wait(partial(self._session.has_publishers, topic), MEETING):
                 raise PenumbraError(
-                    f"somebody listens to the frames, but nobody publishes {topic}: is it the topic"
+                    f"the frames have a subscriber, but nobody publishes {topic}: is it the topic"
                     " of the node's answers (--answer)?"
                 )
-            self._hear(topic, publishers())
+            self._subscribe(topic, self._session.publishers_of(topic))
         if recorder is not None:
             recorder.stamp = lambda header: self._sent.get(header, self._player.now_ns)
             recorder.on_message = self._note
@@ -91,28 +93,29 @@ class LockstepPlayer:
                 self.answered += 1
                 if on_answer is not None:
                     on_answer(recorded, answers)
-            elif self._is_news(recorded):
-                # So that the camera's calibration is there before its picture. That it has come is
-                # told with Fast DDS's heartbeat, up to three seconds later.
+            elif self._is_new(recorded):
+                # The camera calibration has to arrive before its image. Fast DDS acknowledges with
+                # its heartbeat, up to three seconds later.
                 patience = Duration(seconds=self._steps.patience)
                 self._player.publishers[recorded.topic].wait_for_all_acked(patience)
 
-    def _is_news(self, recorded: RawMessage) -> bool:
-        """Whether it says something else than the last message of its topic, but for its time."""
-        said = recorded.data[_AFTER_STAMP:]
-        before, self._last_said[recorded.topic] = self._last_said.get(recorded.topic), said
-        return said != before
+    def _is_new(self, recorded: RawMessage) -> bool:
+        """Whether it differs from the last message of its topic in more than the stamp."""
+        content = recorded.data[_AFTER_STAMP:]
+        before = self._last_content.get(recorded.topic)
+        self._last_content[recorded.topic] = content
+        return content != before
 
     def _answers(self, frame: RawMessage) -> Answers:
         stamp = header_stamp(frame.data)
         self._received = {stamp: {}}
-        self._came = set()
+        self._arrived = set()
         self._sent[stamp] = frame.stamp_ns
 
         def complete() -> bool:
             if not self._publisher.get_subscription_count():
                 raise PenumbraError(
-                    f"the node went away before it answered frame {self.answered + 1}: see its log"
+                    f"the node ended before it answered frame {self.answered + 1}: see its log"
                 )
             return len(self._received[stamp]) == len(self._steps.answers)
 
@@ -125,56 +128,56 @@ class LockstepPlayer:
         missing = [name for name in self._steps.answers if name not in self._received[stamp]]
         raise PenumbraError(
             f"no answer on {', '.join(missing)} to frame {self.answered + 1} of {self._frames.name}"
-            f" (stamp {stamp / SECOND:.6f} s), sent twice and waited {self._steps.patience:g} s for"
+            f" (stamp {stamp / SECOND:.6f} s), sent twice and waited {self._steps.patience:g} s"
             " each time: see the node's log; --patience waits longer"
         )
 
     def _await_others(self, recorder: Recorder) -> None:
-        """Wait also for what is only recorded, where it has come with a frame before.
+        """Wait also for topics that are only recorded, if they came with an earlier frame.
 
-        The node keeps no more than its latest message of a topic. One that got lost on the way
-        (large images do) is sent again only if the next frame has not replaced it by then.
+        The node keeps only its latest message of a topic. A lost one (large images) is resent only
+        if the next frame has not replaced it by then.
         """
-        if not self.answered:  # what comes with the first frame tells what to expect
+        if not self.answered:  # the topics of the first frame are expected for all
             recorder.settle()
-        if self._session.wait(lambda: self._regular <= self._came, self._steps.patience):
+        if self._session.wait(lambda: self._regular <= self._arrived, self._steps.patience):
             return
-        missing = sorted(self._regular - self._came)
+        missing = sorted(self._regular - self._arrived)
         self._bag.warn(f"frame {self.answered + 1} has no {', '.join(missing)} in the recording")
-        self._regular -= set(missing)  # perhaps it is not published any longer
+        self._regular -= set(missing)  # it may not be published any more
 
     def _note(self, topic: str, header: int | None) -> None:
         if header in self._received:
-            self._came.add(topic)
+            self._arrived.add(topic)
             self._regular.add(topic)
 
-    def _hear(self, topic: str, publishers: list) -> None:
+    def _subscribe(self, topic: str, publishers: Sequence[TopicEndpointInfo]) -> None:
         kind = message_class(publishers[0].topic_type)
         if kind is None:
             raise PenumbraError(f"{topic} holds {publishers[0].topic_type}, not installed here")
 
         def take(data: bytes) -> None:
-            # An answer to a frame that was given up, or to both copies of one, has no place here.
+            # Ignores answers to an abandoned frame, and the second answer to a frame sent twice.
             self._received.get(header_stamp(data), {}).setdefault(topic, data)
 
         self._session.subscribe(topic, kind, publishers, take)
 
-    def _others(self) -> list[str]:
-        """Other types that somebody expects where the frames go."""
+    def _other_types(self) -> list[str]:
+        """Other message types that are subscribed on the topic of the frames."""
         name = self._player.name(self._frames.name)
         ends = self._session.node.get_subscriptions_info_by_topic(name)
         return sorted({end.topic_type for end in ends} - {self._frames.type})
 
-    def _nobody_listens(self) -> str:
+    def _no_subscriber(self) -> str:
         name = self._player.name(self._frames.name)
-        others = self._others()
+        others = self._other_types()
         if others:
             return (
                 f"the frames of the bag are {self._frames.type}, but the node on {name} expects"
                 f" {', '.join(others)}: write the bag with that type, or set the node to this one"
             )
         return (
-            f"nobody listens for {self._frames.type} on {name} within {self._steps.ready:g} s:"
+            f"no subscriber of {self._frames.type} on {name} within {self._steps.ready:g} s:"
             f" start the node, or give its topic with --remap {self._frames.name}:=TOPIC"
         )
 
@@ -183,6 +186,6 @@ class LockstepPlayer:
         for end in self._session.node.get_subscriptions_info_by_topic(name):
             if end.qos_profile.reliability == ReliabilityPolicy.BEST_EFFORT:
                 self._bag.warn(
-                    f"{end.node_name} takes {name} by best effort, which may lose large images:"
-                    " set its input to reliable"
+                    f"{end.node_name} subscribes to {name} by best effort, which may lose large"
+                    " images: set its input to reliable"
                 )

@@ -1,7 +1,6 @@
-"""What the node adds to the bare model, and what a second camera on its engine costs.
+"""Overhead of the node over the bare model, and throughput with a second camera on its engine.
 
-The node runs in a process of its own, images go to it over DDS, and somebody subscribes to all of
-its raw outputs.
+The node runs in its own process and receives images over DDS; all raw outputs are subscribed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median, quantiles
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -28,13 +26,13 @@ from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 from penumbra.vehicle.runners import RunnerSettings
 
 WARM_UP = 10  # frames that are not counted
-PICTURES = 4
-AT_ONCE = 2  # images of a camera: one in work, one that waits for it
+IMAGES = 4
+AT_ONCE = 2  # images of a camera: one being processed, one waiting
 
 
 @dataclass(frozen=True)
-class Overhead:
-    """Milliseconds; overhead is what is left of the node's time without inference."""
+class NodeOverhead:
+    """Milliseconds; the overhead is the node's time minus inference."""
 
     bundle: str
     width: int
@@ -43,10 +41,10 @@ class Overhead:
     runner: str
     bare_p50: float  # the pipeline alone, in this process
     bare_p99: float
-    total_p50: float  # in the node, from the image's arrival to the last publishing
+    total_p50: float  # in the node, from the arrival of the image to its last output
     total_p99: float
-    ratio: float  # the median of total / bare of the rounds
-    infer_p50: float  # the bare model's work inside the node
+    ratio: float  # median of total / bare, frame by frame
+    infer_p50: float  # inference inside the node
     overhead_p50: float
     overhead_p99: float
     round_trip_p50: float  # from publishing the image to receiving the last of its outputs
@@ -55,14 +53,14 @@ class Overhead:
     postprocess_p50: float
     publish_p50: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """For machines."""
+    def as_dict(self) -> dict[str, float | str]:
+        """For JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
-class Cameras:
-    """Frames per second of all cameras together, medians; `ratio` is the median of the rounds'."""
+class CameraThroughput:
+    """Median frames per second of all cameras together; `ratio` is the median over the rounds."""
 
     bundle: str
     width: int
@@ -77,26 +75,26 @@ class Cameras:
 
 def measure(
     bundle: Bundle, frames: int, width: int, height: int, runner: str = "auto", threads: int = 0
-) -> Overhead:
-    """By turns: a picture of noise through the bare model here, and one through the node."""
+) -> NodeOverhead:
+    """Alternate: a noise image through the bare model here, and one through the node."""
     if frames < 10:
         raise PenumbraError(f"--repetitions is {frames}: at least 10 images have to be sent")
-    pictures = _pictures(width, height)
-    sent = list(map(_message, pictures))
+    images = _noise_images(width, height)
+    sent = list(map(_message, images))
     bare, trips, stats = [], [], []
     config = PipelineConfig(runner, settings=RunnerSettings(threads=threads))
     with Pipeline(bundle, config) as pipeline, _exchange(bundle, runner, threads) as exchange:
         exchange.open(sent[0])
         for number in tqdm(range(WARM_UP + frames), unit="frame", disable=None, leave=False):
             start = time.perf_counter()
-            pipeline.process(pictures[number % PICTURES])
+            pipeline.process(images[number % IMAGES])
             bare.append((time.perf_counter() - start) * 1e3)
-            trips.append(exchange.ask(sent[number % PICTURES]) * 1e3)
+            trips.append(exchange.ask(sent[number % IMAGES]) * 1e3)
             stats.append(exchange.stats)
     bare, trips, stats = bare[WARM_UP:], trips[WARM_UP:], stats[WARM_UP:]
     total = [s.total_ms for s in stats]
     overhead = [s.total_ms - s.infer_ms for s in stats]
-    return Overhead(
+    return NodeOverhead(
         bundle=bundle.name,
         width=width,
         height=height,
@@ -126,10 +124,10 @@ def compare_cameras(
     height: int,
     runner: str = "auto",
     threads: int = 0,
-) -> Cameras:
-    """By turns: `frames` images of one camera, and as many of two, each as fast as answers come."""
+) -> CameraThroughput:
+    """Alternate: `frames` images of one camera, and as many of two, at the rate of the answers."""
     names = ("front", "left")
-    sent = list(map(_message, _pictures(width, height)))
+    sent = list(map(_message, _noise_images(width, height)))
     rates = []
     with _exchange(bundle, runner, threads, names) as exchange:
         exchange.open(sent[0])
@@ -138,7 +136,7 @@ def compare_cameras(
             if number >= 0:
                 rates.append(pair)
         runs_on = exchange.stats.runner
-    return Cameras(
+    return CameraThroughput(
         bundle=bundle.name,
         width=width,
         height=height,
@@ -152,21 +150,21 @@ def compare_cameras(
 
 
 def _rate(exchange: Exchange, sent: list[bytes], frames: int, cameras: Sequence[str]) -> float:
-    """Frames per second while every camera has always two images with the node.
+    """Frames per second while the node always has two images of every camera.
 
-    From the first answer to the last: the engine is never without work in between.
+    From the first answer to the last, so that the engine is never idle in between.
     """
     camera_of: dict[int, str] = {}
     answers: list[float] = []
 
     def send(camera: str) -> None:
         if len(answers) + len(exchange.under_way) < frames:
-            camera_of[exchange.send(sent[len(camera_of) % PICTURES], camera)] = camera
+            camera_of[exchange.send(sent[len(camera_of) % IMAGES], camera)] = camera
 
     def answered(stamp: int, at: float) -> None:
         answers.append(at)
         camera = camera_of[stamp]
-        # The node answers in order: what is older was pushed out by a newer one, and will not come.
+        # The node answers in order: older images were replaced by newer ones, and are not answered.
         for older in [s for s in exchange.under_way if s < stamp and camera_of[s] == camera]:
             del exchange.under_way[older]
             send(camera)
@@ -185,25 +183,24 @@ def _rate(exchange: Exchange, sent: list[bytes], frames: int, cameras: Sequence[
 def _exchange(
     bundle: Bundle, runner: str, threads: int, cameras: Sequence[str] = ("",)
 ) -> Iterator[Exchange]:
-    """A node for this bundle, and somebody to talk to it."""
+    """A node for this bundle, and an exchange with it."""
     log = cache_folder() / "benchmark.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    parameters = {"bundle": bundle.path.resolve(), "runner": runner, "threads": threads}
-    parameters |= LOCKSTEP
+    parameters = {"bundle": bundle.path.resolve(), "runner": runner, "threads": threads, **LOCKSTEP}
     if len(cameras) > 1:
         parameters["cameras"] = ",".join(cameras)
     with private_domain(), node_process(parameters, log) as node, Session() as session:
         yield Exchange(session, node, bundle.task, cameras)
 
 
-def _pictures(width: int, height: int) -> list[np.ndarray]:
+def _noise_images(width: int, height: int) -> list[np.ndarray]:
     noise = np.random.default_rng(0)
     shape = (height, width, 3)
-    return [noise.integers(0, 256, shape, dtype=np.uint8) for _ in range(PICTURES)]
+    return [noise.integers(0, 256, shape, dtype=np.uint8) for _ in range(IMAGES)]
 
 
-def _message(picture: np.ndarray) -> bytes:
-    return serialised(image(START_NS, "camera", picture, "bgr8"), IMAGE)
+def _message(pixels: np.ndarray) -> bytes:
+    return serialised(image(START_NS, "camera", pixels, "bgr8"), IMAGE)
 
 
 def _percentile(values: list[float], percent: int) -> float:

@@ -1,4 +1,4 @@
-"""Publish the messages of a bag, in time or one after the other."""
+"""Publish the messages of a bag, in real time or one by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLOCK_HZ = 40.0  # as `ros2 bag play --clock`
 
 @dataclass(frozen=True)
 class PlaybackSettings:
-    """What to publish, where, and how fast."""
+    """What to publish, on which topics, and how fast."""
 
     rate: float = 1.0
     loop: bool = False
@@ -39,8 +39,8 @@ class PlaybackSettings:
 class Player:
     """A publisher for each topic of a bag.
 
-    Reliable ones, whatever was recorded: they serve best-effort subscribers as well, while best
-    effort loses large images. Latched topics stay latched.
+    All are reliable, independent of the recording: they also serve best-effort subscribers, while
+    best effort loses large images. Latched topics stay latched.
     """
 
     def __init__(self, session: Session, bag: Bag, playing: PlaybackSettings) -> None:
@@ -59,31 +59,32 @@ class Player:
         self._clock = session.node.create_publisher(Clock, "/clock", 1) if playing.clock else None
 
     def name(self, topic: str) -> str:
-        """What a topic of the bag is called on the way out."""
+        """The name under which a topic of the bag is published."""
         return self._playing.remap.get(topic, topic)
 
     def publish(self, recorded: RawMessage) -> None:
-        """Send one message; its bytes go out as they are."""
+        """Send one message; its bytes stay unchanged."""
         self.now_ns = recorded.stamp_ns
         self.publishers[recorded.topic].publish(recorded.data)
         self.sent += 1
 
     def tick(self, now_ns: int) -> None:
-        """Tell everybody the time in the bag, if asked for."""
+        """Publish the time of the bag on /clock, if enabled."""
         if self._clock is not None:
             seconds, nanoseconds = divmod(now_ns, SECOND)
             self._clock.publish(Clock(clock=Time(sec=seconds, nanosec=nanoseconds)))
 
     def play(self, messages: Callable[[], Iterable[RawMessage]]) -> None:
-        """Publish in the rhythm of the recording, by a steady clock.
+        """Publish at the pace of the recording, by a steady clock.
 
-        Where time in the bag runs backwards, it goes on from there at once.
+        Where time in the bag runs backwards, it continues from there at once.
         """
         while True:
-            pace = _Pace(self._playing.rate)
+            pace: _Pace | None = None
             for recorded in messages():
-                due = pace.due(recorded.stamp_ns)
-                self._rest(due, pace)
+                if pace is None:
+                    pace = _Pace(self._playing.rate, recorded.stamp_ns)
+                self._rest(pace.due(recorded.stamp_ns), pace)
                 self.publish(recorded)
             if not self._playing.loop:
                 return
@@ -100,7 +101,7 @@ class Player:
         if kind is None:
             problem = f"{topic.name} holds {topic.type}, which is not installed here"
             if self._playing.topics is not None:
-                raise PenumbraError(f"{problem}: source the workspace that has it")
+                raise PenumbraError(f"{problem}: source the workspace that provides it")
             bag.warn(f"{problem}: it is not published")
             return
         best_effort = self._playing.best_effort and not topic.latched
@@ -118,20 +119,16 @@ class Player:
 
 
 class _Pace:
-    """Steady time of a moment in the bag, and back."""
+    """Converts the time of a bag, which starts now, to that of the steady clock and back."""
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, start_ns: int) -> None:
         self._rate = rate
-        self._anchor: tuple[int, int] | None = None  # a time in the bag, and when that is
-        self._last = 0
-        self._tick = 0
+        self._tick = time.monotonic_ns()
+        self._anchor = start_ns, self._tick  # a time in the bag, and the same on the steady clock
+        self._last = start_ns
 
     def due(self, stamp_ns: int) -> int:
-        if self._anchor is None:
-            now = time.monotonic_ns()
-            self._anchor = stamp_ns, now
-            self._tick = now
-        elif stamp_ns < self._last:
+        if stamp_ns < self._last:
             self._anchor = stamp_ns, self._steady(self._last)
         self._last = stamp_ns
         return self._steady(stamp_ns)

@@ -1,7 +1,6 @@
-"""The real node in a process of its own, and a bag sent through it frame by frame.
+"""The real node in its own process, and a bag sent through it frame by frame.
 
-What the demonstration shows and what verification measures comes from here: nothing in between
-stands in for the node or for DDS.
+The demonstration and the verification both use it: neither the node nor DDS is replaced by a stub.
 """
 
 from __future__ import annotations
@@ -10,31 +9,30 @@ import contextlib
 import importlib
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penumbra.bags import Bag
 from penumbra.bags.messages import CAMERA_INFO, COMPRESSED_IMAGE
 from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
 from penumbra.replay import child
+from penumbra.replay.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from penumbra.replay.bag_replay import ReplaySummary
 
 NODE = "/penumbra"
 PATIENCE = 60.0  # seconds for a frame's answer, or for the node to appear
-# As fast as the node can, on any machine, with stamps of the bag: nothing is old, nothing late.
+# The node runs as fast as it can, with stamps of the bag: no frame is too old, none is late.
 LOCKSTEP = {"max_age": 0.0, "ood.stale_after": 3600.0, "qos.input_reliability": "reliable"}
-
-Progress = Callable[[Iterable[Any], int | None], Iterable[Any]]
 
 
 @dataclass(frozen=True)
 class NodeProcess:
-    """A node that runs. `ended` is set should it end by itself: nobody waits in vain for it."""
+    """A running node. `ended` is set when it ends, so that nobody waits for it in vain."""
 
     pid: int
     ended: threading.Event
@@ -51,13 +49,13 @@ def send_through_node(
     runner: str = "auto",
     threads: int = 0,
     image_topic: str | None = None,
-    progress: Progress = lambda work, total: work,
+    progress: Progress = no_progress,
 ) -> ReplaySummary:
-    """Replay `bag` in lockstep through a node that is started for it, in a ROS domain of its own.
+    """Start a node in a private ROS domain and replay `bag` through it in lockstep.
 
     Waits for all of `answers` (names of the node's outputs) to each frame. The rosbag2 `recording`
-    gets these, or everything that the node publishes; `log` gets what it says. `progress` wraps
-    the messages that are sent, and may leave some out.
+    holds these, or everything that the node publishes; `log` holds its output. `progress` wraps the
+    messages that are sent, and may drop some.
     """
     need_ros()
     from penumbra.replay.bag_replay import (
@@ -69,7 +67,7 @@ def send_through_node(
     from penumbra.replay.domain import private_domain
 
     images = bag.image_topic(image_topic)
-    names = names_for_the_node(bag, images.name)
+    names = node_topics(bag, images.name)
     parameters = LOCKSTEP | {
         "bundle": str(bundle.path.resolve()),
         "runner": runner,
@@ -77,13 +75,17 @@ def send_through_node(
         "compressed": images.type == COMPRESSED_IMAGE,
     }
     expected = tuple(f"{NODE}/{name}" for name in answers)
-    wanted = {"under": (NODE,)} if record_everything else {"under": (), "topics": expected}
+    recorded = (
+        RecordingSettings(recording, under=(NODE,))
+        if record_everything
+        else RecordingSettings(recording, under=(), topics=expected)
+    )
     with private_domain(), node_process(parameters, log) as node:
         summary = replay(
             bag,
             PlaybackSettings(topics=tuple(names), remap=names),
             LockstepSettings(expected, images.name, patience=PATIENCE, ready=PATIENCE),
-            RecordingSettings(recording, **wanted),
+            recorded,
             stop=node.ended,
             progress=progress,
         )
@@ -93,17 +95,19 @@ def send_through_node(
 
 
 def need_ros() -> None:
-    """Nothing where ROS 2 and our messages can be imported, else what to do."""
+    """Raise, with advice, unless ROS 2 and penumbra_msgs can be imported."""
     try:
         for name in ("rclpy", "penumbra_msgs.msg"):
             importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise PenumbraError(f"ROS 2 is not there ({error}): source it, or scripts/setup") from None
+        raise PenumbraError(
+            f"ROS 2 is not available ({error}): source it, or run scripts/setup"
+        ) from None
 
 
 @contextlib.contextmanager
-def node_process(parameters: dict[str, Any], log: Path) -> Iterator[NodeProcess]:
-    """The perception node while it is needed; what it says goes to `log`."""
+def node_process(parameters: Mapping[str, object], log: Path) -> Iterator[NodeProcess]:
+    """Run the perception node with these parameters; its output goes to `log`."""
     words = [
         word
         for name, value in parameters.items()
@@ -113,17 +117,22 @@ def node_process(parameters: dict[str, Any], log: Path) -> Iterator[NodeProcess]
     ended = threading.Event()
     with log.open("w", encoding="utf-8") as stream:
         node = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
-        threading.Thread(target=lambda: (node.wait(), ended.set()), daemon=True).start()
+
+        def watch() -> None:
+            node.wait()
+            ended.set()
+
+        threading.Thread(target=watch, daemon=True).start()
         try:
             yield NodeProcess(node.pid, ended)
         except PenumbraError as error:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             errors = [line for line in lines if "ERROR" in line.upper()]
-            said = f"it said: {errors[-1]}" if errors else f"see {log}"
+            reason = errors[-1] if errors else f"see {log}"
             state = (
                 "still runs" if node.poll() is None else f"ended with exit code {node.returncode}"
             )
-            raise PenumbraError(f"{error}; the node {state}: {said}") from error
+            raise PenumbraError(f"{error}; the node {state}: {reason}") from error
         finally:
             node.terminate()
             try:
@@ -133,11 +142,11 @@ def node_process(parameters: dict[str, Any], log: Path) -> Iterator[NodeProcess]
                 node.wait()
 
 
-def names_for_the_node(bag: Bag, images: str) -> dict[str, str]:
-    """Topics of the bag that the node listens to, and its own names for them."""
+def node_topics(bag: Bag, images: str) -> dict[str, str]:
+    """The topics of the bag that the node subscribes to, and the node's names for them."""
     compressed = bag.topics[images].type == COMPRESSED_IMAGE
     names = {images: f"{NODE}/image/compressed" if compressed else f"{NODE}/image"}
-    # The camera of the images: the one whose topic begins like theirs, or the only one.
+    # The CameraInfo in the namespace of the images, or else the first one.
     cameras = [name for name, topic in bag.topics.items() if topic.type == CAMERA_INFO]
     beside = [name for name in cameras if images.startswith(name.rpartition("/")[0])]
     for name in (beside or cameras)[:1]:

@@ -1,4 +1,4 @@
-"""A ROS node of our own for as long as a replay lasts."""
+"""A ROS node for the duration of a replay."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 import rclpy
@@ -20,17 +19,17 @@ from rclpy.topic_endpoint_info import TopicEndpointInfo
 from penumbra.vehicle.node.large_images import make_room_for_images
 
 NAME = "penumbra_replay"
-UNKNOWN = "_NODE_NAME_UNKNOWN_"  # rmw's name for a node of which it has not heard yet
-ATTENTION = 0.05  # seconds between two looks at something that sends no event
-HISTORY = 100  # messages of a topic that may wait to be taken
+UNKNOWN = "_NODE_NAME_UNKNOWN_"  # rmw's name for a node that is not discovered yet
+POLL = 0.05  # seconds between two checks of a condition without an event
+HISTORY = 100  # queued messages of a topic
 
 
 class Stopped(Exception):
-    """Somebody asked to stop."""
+    """Raised when the replay was asked to stop."""
 
 
 class Session:
-    """In a context of its own, so that it neither needs nor disturbs the process's other nodes."""
+    """A node in its own rclpy context, independent of other nodes of the process."""
 
     def __init__(self, stop: threading.Event | None = None) -> None:
         self._stop = stop or threading.Event()
@@ -38,7 +37,7 @@ class Session:
     def __enter__(self) -> Session:
         make_room_for_images()
         self._context = Context()
-        # No arguments: otherwise it takes those of the command line for ROS's own.
+        # Without arguments, rclpy would parse those of the command line.
         rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
         self.node = rclpy.create_node(
             NAME,
@@ -51,18 +50,13 @@ class Session:
         self._executor.add_node(self.node)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._executor.shutdown()
         self.node.destroy_node()
         rclpy.shutdown(context=self._context)
 
     def wait(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Handle what arrives until the condition holds (True) or the time is over (False)."""
+        """Process messages until the condition holds (True) or the time is over (False)."""
         deadline = time.monotonic() + seconds
         while not until():
             if self._stop.is_set():
@@ -70,25 +64,33 @@ class Session:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            self._executor.spin_once(timeout_sec=min(left, ATTENTION))
+            self._executor.spin_once(timeout_sec=min(left, POLL))
         return True
 
     def rest(self, until_ns: int) -> None:
-        """Handle what arrives until a time of the steady clock."""
+        """Process messages until a time of the steady clock."""
         while (left := until_ns - time.monotonic_ns()) > 0:
             self.wait(lambda: time.monotonic_ns() >= until_ns, left / 1e9)
         if self._stop.is_set():
             raise Stopped
 
     def publishers_of(self, topic: str) -> list[TopicEndpointInfo]:
-        """Those of other nodes."""
+        """The publishers of a topic in other nodes."""
         ends = self.node.get_publishers_info_by_topic(topic)
         return [end for end in ends if end.node_name != NAME]
 
+    def has_publishers(self, topic: str) -> bool:
+        """Whether another node publishes this topic."""
+        return bool(self.publishers_of(topic))
+
     def subscribe(
-        self, topic: str, kind: type, publishers: Sequence[TopicEndpointInfo], take: Callable
+        self,
+        topic: str,
+        kind: type,
+        publishers: Sequence[TopicEndpointInfo],
+        take: Callable[[bytes], None],
     ) -> None:
-        """Get the messages of a topic as bytes, as reliably as all its publishers offer them."""
+        """Receive a topic as bytes, with the QoS that all its publishers offer."""
         offered = [publisher.qos_profile for publisher in publishers]
         reliable = all(qos.reliability == ReliabilityPolicy.RELIABLE for qos in offered)
         latched = all(qos.durability == DurabilityPolicy.TRANSIENT_LOCAL for qos in offered)
@@ -100,19 +102,19 @@ class Session:
         self.node.create_subscription(kind, topic, take, profile, raw=True)
 
     def make_known(self, topics: Sequence[str], seconds: float) -> None:
-        """Wait until the nodes that publish these topics know all subscriptions made here so far.
+        """Wait until the publishers of these topics have discovered all subscriptions made so far.
 
-        That we know a publisher does not mean that it knows us, and what it sends before is lost.
-        But DDS announces the subscriptions of a process in the order in which they were made, and
-        the receiving end of a service client is one: a node that has answered a call of a client
-        made now has heard of all earlier ones.
+        Discovering a publisher does not mean that it has discovered us, and what it sends before is
+        lost. DDS announces the subscriptions of a process in order of creation, and the receiving
+        end of a service client is one: a node that answers a call of a client created now knows all
+        earlier subscriptions.
         """
 
         def nodes() -> set[str]:
             ends = [end for topic in topics for end in self.publishers_of(topic)]
             return {f"{end.node_namespace.rstrip('/')}/{end.node_name}" for end in ends}
 
-        # Of which node a publisher is, DDS says in a later message than that there is one.
+        # DDS announces a publisher before the name of its node.
         self.wait(lambda: not any(UNKNOWN in name for name in nodes()), seconds)
         for name in sorted(nodes()):
             if UNKNOWN in name:
@@ -125,7 +127,7 @@ class Session:
 
 
 def message_class(type_name: str) -> Any | None:
-    """The Python class of `package/msg/Name`; None where it is not installed."""
+    """The Python class of `package/msg/Name`; None if it is not installed."""
     package, _, name = type_name.split("/")
     try:
         return getattr(importlib.import_module(f"{package}.msg"), name)

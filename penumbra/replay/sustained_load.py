@@ -1,12 +1,13 @@
-"""Images to the node at a camera's rate for as long as wanted, and what is seen of it meanwhile."""
+"""Send images to the node at a camera's rate for a given time, and measure it meanwhile."""
 
 from __future__ import annotations
 
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
+from rclpy.publisher import Publisher
 from sensor_msgs.msg import CameraInfo
 
 from penumbra.bags import Bag, RawMessage
@@ -14,18 +15,18 @@ from penumbra.bags.messages import COMPRESSED_IMAGE, restamped
 from penumbra.bundle import Bundle
 from penumbra.replay.exchange import Exchange
 from penumbra.replay.load_record import LoadRecord
-from penumbra.replay.process import NodeProcess, names_for_the_node
+from penumbra.replay.process import NodeProcess, node_topics
 from penumbra.replay.process_usage import process_usage
 from penumbra.replay.session import Session, Stopped
 
 CAMERA_HZ = 10.0
-SPARE = 1.5  # times as long as an answer takes is what the node gets for it
-TRIED = 10  # images by which that time is measured
-LATE = 5.0  # seconds after which an answer is not waited for any longer ...
-LATE_TIMES = 4  # ... or so many times what one takes, where that is longer
+SPARE = 1.5  # period of the images, in times of the answer
+TRIED = 10  # images to measure that time
+LATE = 5.0  # seconds after which a frame counts as lost ...
+LATE_TIMES = 4  # ... or this many times the answer, if that is longer
 REASONS = ("busy", "old", "rate", "invalid", "failed")
 
-Told = Callable[[float, str], None]
+OnStatus = Callable[[float, str], None]
 
 
 def soak(
@@ -36,15 +37,15 @@ def soak(
     seconds: float,
     rate_hz: float | None,
     stop: threading.Event,
-    begun: Callable[[LoadRecord], None],
-    told: Told,
+    on_start: Callable[[LoadRecord], None],
+    on_status: OnStatus,
 ) -> LoadRecord:
-    """Send the bag's images again and again; `stop` ends it early.
+    """Send the images of the bag in a loop; `stop` ends it early.
 
-    `begun` gets the record when the rate is known, `told` the seconds and a line from time to time.
+    `on_start` gets the record when the rate is known, `on_status` regularly the seconds and a line.
     """
     images = bag.image_topic(image_topic)
-    names = names_for_the_node(bag, images.name)
+    names = node_topics(bag, images.name)
     record = LoadRecord(bundle.name, "", rate_hz or 0.0, float("nan"))
     with Session(stop) as session:
         compressed = images.type == COMPRESSED_IMAGE
@@ -65,8 +66,8 @@ def soak(
         record.answer_ms = answer * 1e3
         record.rate_hz = rate_hz or min(CAMERA_HZ, 1 / (SPARE * answer))
         record.runner = exchange.stats.runner
-        begun(record)
-        _Watch(exchange, node, record, seconds, stop, told).run(
+        on_start(record)
+        _LoadTest(exchange, node, record, seconds, stop, on_status).run(
             _endless(bag, list(names)), images.name, cameras
         )
     return record
@@ -78,15 +79,17 @@ def _endless(bag: Bag, topics: list[str]) -> Iterator[RawMessage]:
 
 
 def next_due(due: float, now: float, period: float) -> float:
-    """When the next image is sent, after one that was `due` and went out at `now`.
+    """When to send the next image, after one that was `due` and went out at `now`.
 
-    A little late does not shift the rest. What was missed altogether, while the machine stood
-    still, is not caught up with: no camera sends two images at once.
+    A small delay does not shift the rest. Images missed while the machine stood still are not sent
+    later: no camera sends two at once.
     """
     return due + period if now < due + period else now + period
 
 
-class _Watch:
+class _LoadTest:
+    """Sends the images on time, and notes latency, losses and the usage of the process."""
+
     def __init__(
         self,
         exchange: Exchange,
@@ -94,23 +97,25 @@ class _Watch:
         record: LoadRecord,
         seconds: float,
         stop: threading.Event,
-        told: Told,
+        on_status: OnStatus,
     ) -> None:
         self._exchange, self._node, self._record = exchange, node, record
-        self._seconds, self._stop, self._told = seconds, stop, told
+        self._seconds, self._stop, self._on_status = seconds, stop, on_status
         self._late = max(LATE, LATE_TIMES * record.answer_ms / 1e3)
-        self._pause = min(max(seconds / 1000, 0.1), 5.0)  # between two looks at the process
-        self._start = self._next_look = time.monotonic()
+        self._pause = min(max(seconds / 1000, 0.1), 5.0)  # between two measurements of the process
+        self._start = self._next_sample = time.monotonic()
         self._sent: dict[int, float] = {}  # by stamp: when
         self._latency: dict[int, float] = {}  # by stamp: milliseconds
         self._last_answered = 0
         exchange.on_answer = self._note
 
-    def run(self, messages: Iterator[RawMessage], images: str, cameras: dict) -> None:
+    def run(
+        self, messages: Iterator[RawMessage], images: str, cameras: Mapping[str, Publisher]
+    ) -> None:
         before = self._drops()
         try:
             self._send(messages, images, cameras)
-            # All that is under way gets the time that it may take.
+            # Frames under way get their full time.
             self._exchange.session.wait(lambda: not self._exchange.under_way, self._late)
         except Stopped:
             self._record.interrupted = True
@@ -122,7 +127,9 @@ class _Watch:
                 record.sent.append(sent)
                 record.latency_ms.append(self._latency.get(stamp, float("nan")))
 
-    def _send(self, messages: Iterator[RawMessage], images: str, cameras: dict) -> None:
+    def _send(
+        self, messages: Iterator[RawMessage], images: str, cameras: Mapping[str, Publisher]
+    ) -> None:
         period, due, end = 1 / self._record.rate_hz, self._start, self._start + self._seconds
         for recorded in messages:
             if recorded.topic != images:
@@ -131,7 +138,7 @@ class _Watch:
                 continue
             now = self._rest(min(due, end))
             if self._node.ended.is_set() and not self._stop.wait(1.0):
-                # Not with us: Ctrl-C in a terminal reaches the node as well.
+                # Not by Ctrl-C, which in a terminal also reaches the node: that sets `stop`.
                 self._record.node_ended = True
                 return
             if now >= end:
@@ -140,27 +147,27 @@ class _Watch:
             due = next_due(due, now, period)
 
     def _rest(self, due: float) -> float:
-        """Take what comes, and look at the process, until something is due; the time."""
+        """Receive answers and measure the process until `due`; return the time."""
         while True:
-            self._exchange.session.rest(round(min(due, self._next_look) * 1e9))
+            self._exchange.session.rest(round(min(due, self._next_sample) * 1e9))
             now = time.monotonic()
-            if now >= self._next_look:
-                self._next_look = now + self._pause
-                self._look(now)
+            if now >= self._next_sample:
+                self._next_sample = now + self._pause
+                self._sample(now)
             if now >= due:
                 return now
 
-    def _look(self, now: float) -> None:
-        seen = process_usage(self._node.pid, now - self._start)
-        if seen is not None:
-            self._record.usage.append(seen)
+    def _sample(self, now: float) -> None:
+        usage = process_usage(self._node.pid, now - self._start)
+        if usage is not None:
+            self._record.usage.append(usage)
             missing = sum(map(self._is_lost, self._exchange.under_way))
             latency = self._latency.get(self._last_answered, float("nan"))
-            text = f"{seen.memory_mib:.0f} MiB, {latency:.0f} ms, {missing} lost"
-            self._told(seen.seconds, text)
+            text = f"{usage.memory_mib:.0f} MiB, {latency:.0f} ms, {missing} lost"
+            self._on_status(usage.seconds, text)
 
     def _is_lost(self, stamp: int) -> bool:
-        """A later one was answered, or its time is over."""
+        """Whether a later frame was answered, or the time of this one is over."""
         if stamp not in self._exchange.under_way:
             return False
         if stamp < self._last_answered or self._record.node_ended:

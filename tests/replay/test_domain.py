@@ -15,7 +15,7 @@ from penumbra.replay.domain import private_domain
 # Names its domain, and holds it until its standard input is closed.
 HOLD = """
 import sys
-from penumbra.vehicle.node import domain
+from penumbra.replay import domain
 domain.DOMAINS = range(*map(int, sys.argv[1:]))
 with domain.private_domain() as number:
     print(number, flush=True)
