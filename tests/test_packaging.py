@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from importlib.metadata import entry_points, version
 from pathlib import Path
@@ -11,7 +12,6 @@ import yaml
 from catkin_pkg.package import InvalidPackage, parse_package
 
 import penumbra
-from penumbra.cli.main import build_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 MANIFESTS = [ROOT / "package.xml", ROOT / "ros2_ws/src/penumbra_msgs/package.xml"]
@@ -50,8 +50,21 @@ def test_one_version_everywhere():
     changelogs = [manifest.with_name("CHANGELOG.rst").read_text() for manifest in MANIFESTS]
     newest = [re.search(r"^(\d+\.\d+\.\d+)", text, re.MULTILINE).group(1) for text in changelogs]
     manifests = [parse_package(str(manifest)).version for manifest in MANIFESTS]
-    installed = version("penumbra")
-    assert {penumbra.__version__, installed, *manifests, *newest} == {penumbra.__version__}
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]
+    found = {version("penumbra"), cited, *manifests, *newest}
+    assert found == {penumbra.__version__}
+
+
+def test_data_files_of_the_package_are_installed():
+    """setup.py names every file that is not Python."""
+    text = (ROOT / "setup.py").read_text()
+    patterns = re.search(r"package_data=\{NAME: (\[.*?\])\}", text).group(1)
+    named = {
+        path for pattern in ast.literal_eval(patterns) for path in (ROOT / "penumbra").glob(pattern)
+    }
+    files = {path for path in (ROOT / "penumbra").rglob("*") if path.is_file()}
+    data = {path for path in files if path.suffix not in (".py", ".pyc")}
+    assert named == data
 
 
 def test_console_scripts_lead_somewhere():
@@ -67,28 +80,15 @@ def test_launch_file_compiles(path):
     assert "generate_launch_description" in code.co_names
 
 
-YAML_FILES = [*ROOT.glob("*.y*ml"), *ROOT.glob(".*.y*ml"), *ROOT.glob("config/**/*.y*ml")]
+YAML_FILES = [
+    *ROOT.glob("*.y*ml"),
+    *ROOT.glob(".*.y*ml"),
+    *ROOT.glob(".github/**/*.y*ml"),
+    *ROOT.glob("config/**/*.y*ml"),
+    ROOT / "CITATION.cff",
+]
 
 
 @pytest.mark.parametrize("path", sorted(YAML_FILES), ids=lambda p: p.name)
 def test_yaml_loads(path):
     assert yaml.safe_load(path.read_text()) is not None
-
-
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_links_and_paths_of_a_page_exist(page):
-    text = page.read_text()
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
-    scripts = re.findall(r"\bscripts/[a-z]\w*", text)
-    assert links and scripts
-    assert [name for name in {*links, *scripts} if not (ROOT / name).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_verbs_of_a_page_exist(page):
-    named = re.findall(r"^(?:\.venv/bin/)?penumbra ([a-z][a-z-]*)", page.read_text(), re.MULTILINE)
-    verbs = re.findall(r"^    ([a-z][a-z-]*)", build_parser().format_help(), re.MULTILINE)
-    assert set(named) <= set(verbs)

@@ -1,6 +1,6 @@
 """Links from a page to files of the repository outside of docs/, as downloads.
 
-On GitHub `[card](../config/models/x/README.md)` opens the file. Sphinx knows pages below docs/ only.
+On GitHub `[card](../config/models/x/README.md)` opens the file. Sphinx knows pages of docs/ only.
 """
 
 from __future__ import annotations
