@@ -19,17 +19,19 @@ LIST_ITEM = re.compile(r"(?:[-*]|\d+\.) ")
 def plain_to_rst(lines: list[str]) -> list[str]:
     """Rewrite a docstring: one paragraph, list or code block after the other."""
     result: list[str] = []
-    in_list = False
+    in_list = in_code = False
     for is_text, block in groupby(lines, key=lambda line: bool(line.strip())):
         if not is_text:
             continue
         text = list(block)
         in_list = bool(LIST_ITEM.match(text[0])) or (in_list and text[0].startswith("  "))
-        is_code = any(line.startswith(" ") for line in text) and not in_list
-        if is_code:
-            result += ["::", "", *(f"    {line}" for line in text), ""]
+        if any(line.startswith(" ") for line in text) and not in_list:
+            begin = [] if in_code else ["::", ""]  # a blank line does not end a code block
+            result += [*begin, *(f"    {line}" for line in text), ""]
+            in_code = True
         else:
             result += [*_escaped(text), ""]
+            in_code = False
     return result
 
 
