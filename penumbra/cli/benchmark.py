@@ -61,11 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print what was found and the table of goals; write and draw it. 1 if a part of all failed."""
     from penumbra.lab.benchmarks import suite
-    from penumbra.lab.benchmarks.reports import REPORTS, Asked
+    from penumbra.lab.benchmarks.reports import REPORTS, BenchmarkOptions
 
     if arguments.repetitions < 1:
         raise PenumbraError(f"--repetitions is {arguments.repetitions}: give at least 1")
-    asked = Asked(
+    asked = BenchmarkOptions(
         arguments.bundle,
         width_and_height(arguments.size) if arguments.size else None,
         arguments.repetitions,
@@ -78,5 +78,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.what == "all":
         return 0 if suite.run(asked, arguments.json, arguments.plot) else 1
     report = REPORTS[arguments.what](asked)
-    suite.conclude(asked, report, arguments.json, arguments.plot)
+    suite.finish(asked, report, arguments.json, arguments.plot)
     return 0

@@ -46,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from penumbra.files import cache_folder
-    from penumbra.lab.soak import LOG, SoakPlan, soak
     from penumbra.lab.soak.assessment import assess
+    from penumbra.lab.soak.soak_run import LOG, SoakPlan, soak
 
     plan = SoakPlan(
         arguments.minutes,
@@ -110,7 +110,7 @@ def _write_json(path: Path, record: LoadRecord, findings: list[SoakFinding]) -> 
     facts = {
         "passed": all(finding.passed for finding in findings),
         "findings": [asdict(finding) for finding in findings],
-        "machine": machine(),
+        "machine": asdict(machine()),
         "record": asdict(record),
     }
     write_atomically(path, json.dumps(_without_nan(facts), indent=1) + "\n")
@@ -127,6 +127,6 @@ def _without_nan(value: Any) -> Any:
 
 def _draw(path: Path, record: LoadRecord) -> None:
     from penumbra.files import write_atomically
-    from penumbra.lab.soak.drawing import draw
+    from penumbra.lab.soak.plot import draw
 
     write_atomically(path, draw(record))

@@ -1,4 +1,4 @@
-"""Interleaved timing: A B A B …, so that whatever disturbs the machine disturbs both alike."""
+"""Interleaved timing: A B A B …, so that other load on the machine slows all candidates alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -26,14 +25,16 @@ class Timing:
 
     @property
     def median(self) -> float:
+        """The median, in seconds."""
         return float(np.median(self.seconds))
 
     @property
     def p99(self) -> float:
+        """The 99th percentile, in seconds."""
         return float(np.quantile(self.seconds, 0.99))
 
     def facts(self) -> dict[str, float]:
-        """For machines, in milliseconds."""
+        """For JSON, in milliseconds."""
         return {
             "median_ms": self.median * 1e3,
             "p99_ms": self.p99 * 1e3,
@@ -42,12 +43,12 @@ class Timing:
 
 
 def interleaved(
-    candidates: Mapping[str, Callable[[], Any]], repetitions: int, warm_up: int = 2
+    candidates: Mapping[str, Callable[[], object]], repetitions: int, warm_up: int = 2
 ) -> dict[str, Timing]:
-    """Time every candidate once per round, for so many rounds, every other one backwards.
+    """Time every candidate once per round; every other round runs in reverse order.
 
-    Before it is timed it is called once: in use, a frame follows a frame. Otherwise the candidate
-    before it had the caches, and PyTorch's threads may still wait for more of its work.
+    Each timed call follows an untimed one of the same candidate, as frames follow frames in use:
+    otherwise the previous candidate owns the caches, and PyTorch's threads may still spin for it.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     order = list(candidates)
@@ -62,13 +63,13 @@ def interleaved(
 
 
 def ratio(over: Timing, under: Timing) -> float:
-    """The median of the rounds' own ratios: what a slow minute does to both cancels."""
+    """The median of the per-round ratios, in which slow periods of the machine cancel."""
     return float(np.median(over.seconds / under.seconds))
 
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """So many threads for PyTorch (0: as many as it has), and afterwards as before."""
+    """Set PyTorch's number of threads (0: leave it), and restore it afterwards."""
     import torch
 
     before = torch.get_num_threads()
@@ -79,21 +80,27 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def machine() -> dict[str, Any]:
-    """What a figure has to be read with."""
+@dataclass(frozen=True)
+class Machine:
+    """What a measurement depends on besides the code."""
+
+    processor: str
+    cores: int | None
+    load: float  # average of the last minute
+    python: str
+    versions: dict[str, str]
+
+
+def machine() -> Machine:
+    """This machine, now."""
     versions = {"penumbra": penumbra.__version__}
     for package in ("torch", "onnxruntime", "openvino", "numpy", "ros-jazzy-rclpy"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],  # of the last minute: who else was at work
-        "python": platform.python_version(),
-        "versions": versions,
-    }
+    python = platform.python_version()
+    return Machine(_processor(), os.cpu_count(), os.getloadavg()[0], python, versions)
 
 
 def _processor() -> str:

@@ -14,11 +14,12 @@ from penumbra.errors import PenumbraError
 _PROGRAM = """
 import json, pathlib, sys, time
 begin = time.perf_counter()
-from penumbra.vehicle.pipeline import Config, Pipeline
-from penumbra.vehicle.runners import Settings
+from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
+from penumbra.vehicle.runners import RunnerSettings
 import numpy as np
 imported = time.perf_counter()
-with Pipeline(sys.argv[1], Config(sys.argv[2], settings=Settings(threads=int(sys.argv[3])))) as p:
+config = PipelineConfig(sys.argv[2], settings=RunnerSettings(threads=int(sys.argv[3])))
+with Pipeline(sys.argv[1], config) as p:
     loaded = time.perf_counter()
     image = np.zeros((int(sys.argv[4]), int(sys.argv[5]), 3), np.uint8)
     p.process(image)
@@ -29,7 +30,7 @@ with Pipeline(sys.argv[1], Config(sys.argv[2], settings=Settings(threads=int(sys
     status = pathlib.Path("/proc/self/status").read_text().splitlines()
     peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
     print(json.dumps({
-        "runner": p.runner.description, "seconds": end - begin, "import_seconds": imported - begin,
+        "runner": p.description, "seconds": end - begin, "import_seconds": imported - begin,
         "load_seconds": loaded - imported, "infer_seconds": end - loaded, "cpu_seconds": cpu,
         "megabytes": peak / 1024,
     }))

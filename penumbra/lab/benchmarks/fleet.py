@@ -29,7 +29,7 @@ WORKERS = (1, 2)
 
 
 @dataclass(frozen=True)
-class SpeedUp:
+class FleetSpeedUp:
     """Seconds by the number of workers, round by round, and how many times as fast two are."""
 
     bundle: str
@@ -44,7 +44,7 @@ class SpeedUp:
 
 def measure(
     bundle: Bundle, width: int, height: int, samples: int, rounds: int, runner: str = "auto"
-) -> SpeedUp:
+) -> FleetSpeedUp:
     """By turns with one worker and with two; the ratio is the median of the rounds' own."""
     seconds: dict[int, list[float]] = {workers: [] for workers in WORKERS}
     with TemporaryDirectory(prefix="penumbra-fleet-") as folder:
@@ -60,7 +60,7 @@ def measure(
                     seconds[workers].append(_time(jobs, workers, bar))
     one, two = (np.asarray(seconds[workers]) for workers in WORKERS)
     ratio = float(np.median(one / two))
-    return SpeedUp(bundle.name, BAGS, FRAMES, samples, width, height, seconds, ratio)
+    return FleetSpeedUp(bundle.name, BAGS, FRAMES, samples, width, height, seconds, ratio)
 
 
 def _time(jobs: Sequence[Job], workers: int, bar: tqdm) -> float:

@@ -98,22 +98,22 @@ GOALS = {
 }
 
 
-def kind_of(bundle: Bundle) -> str:
+def network_kind(bundle: Bundle) -> str:
     """The kind by which goals are set; an error never, but perhaps a kind without goals."""
-    variant = bundle.manifest["variant"]
+    variant = bundle.variant
     architecture = variant["architecture"]
     return variant["dropout"] if architecture == "segnet" else architecture
 
 
-def form_of(bundle: Bundle) -> str:
+def variance_form(bundle: Bundle) -> str:
     """Which form of the variance a bundle has, by the name that its cost is known by."""
-    variance = bundle.manifest["variant"]["variance"]
+    variance = bundle.variant["variance"]
     if variance == "diagonal":
         return variance
     if variance.endswith("fast"):
         return "fast"
     # Depth has no classes: gains are all that a calibration adds there, and they cost nothing.
-    return {"encdec": "truthful", "class": "class covariance"}.get(kind_of(bundle), "diagonal")
+    return {"encdec": "truthful", "class": "class covariance"}.get(network_kind(bundle), "diagonal")
 
 
 def known(measured: Measured) -> dict[str, float | str]:
@@ -122,7 +122,7 @@ def known(measured: Measured) -> dict[str, float | str]:
 
 
 def table(measured: Measured, keys: Iterable[str] = GOALS) -> str:
-    """In Markdown, as docs/BENCHMARKS.md has it; what is missing was not yet measured."""
+    """In Markdown, as docs/benchmarks.md has it; what is missing was not yet measured."""
     lines = ["| what | goal | measured | reached |", "| --- | --- | --- | --- |"]
     for goal in map(GOALS.__getitem__, keys):
         value = measured.get(goal.key, NOT_YET)

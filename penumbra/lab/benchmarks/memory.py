@@ -19,7 +19,7 @@ FRAMES = 3  # in each process; the second and third show what is kept
 
 
 @dataclass(frozen=True)
-class Memory:
+class PeakMemory:
     """Peak resident memory in MiB of whole processes, Python and the runtime included."""
 
     runner: str
@@ -31,7 +31,7 @@ class Memory:
 
 def measure(
     bundle: Bundle, size: tuple[int, int], runner: str, threads: int, processes: int
-) -> Memory:
+) -> PeakMemory:
     """Medians over so many processes of each; the ratio is the median of the rounds' own."""
     from penumbra.offline.export import plain_bundle
 
@@ -43,7 +43,7 @@ def measure(
                 fresh_process(one, size, runner, threads, FRAMES) for one in (bundle, plain)
             )
             rounds.append((ours.megabytes, theirs.megabytes))
-    return Memory(
+    return PeakMemory(
         ours.runner,
         median(ours / theirs for ours, theirs in rounds),
         median(ours for ours, _ in rounds),

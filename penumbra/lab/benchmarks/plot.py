@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from penumbra.errors import PenumbraError
 from penumbra.lab.benchmarks.goals import GOALS, Goal, Measured
-from penumbra.lab.drawing import BLACK, BLUE, ORANGE, RED, png
+from penumbra.lab.figure_style import BLACK, BLUE, ORANGE, RED, png
 
 _UNITS = {"pixels": "pixels of the image", "multiply-adds": "multiply-adds of the network"}
 _SLOPES = tuple(_UNITS)

@@ -22,7 +22,7 @@ CHANNELS, SIZE, LAYERS, CLASSES = 64, (96, 128), 6, 11
 
 
 @dataclass(frozen=True)
-class Cost:
+class PropagationCost:
     """A propagated network against its plain form; `name` is the key of its goal."""
 
     name: str
@@ -31,13 +31,13 @@ class Cost:
     propagated: dict[str, float]
 
 
-def costs(repetitions: int, threads: int) -> list[Cost]:
+def costs(repetitions: int, threads: int) -> list[PropagationCost]:
     """The cost of a dropout before the last layer, and of one before everything."""
     with torch_threads(threads):
         return _costs(repetitions, threads)
 
 
-def _costs(repetitions: int, threads: int) -> list[Cost]:
+def _costs(repetitions: int, threads: int) -> list[PropagationCost]:
     torch.manual_seed(0)
     late = nn.Sequential(*_blocks(), nn.Dropout(0.2), _classifier()).eval()
     early = nn.Sequential(nn.Dropout(0.2), *_blocks(), _classifier()).eval()
@@ -64,13 +64,15 @@ def _classifier() -> nn.Module:
     return nn.Conv2d(CHANNELS, CLASSES, 3, padding=1)
 
 
-def _eager(name: str, model: nn.Module, x: Tensor, relu: str, repetitions: int) -> Cost:
+def _eager(name: str, model: nn.Module, x: Tensor, relu: str, repetitions: int) -> PropagationCost:
     propagated = propagate(model, relu=relu)
     with torch.inference_mode():
         return _cost(name, lambda: model(x), lambda: propagated(x), repetitions)
 
 
-def _exported(name: str, model: nn.Module, x: Tensor, session: Session, repetitions: int) -> Cost:
+def _exported(
+    name: str, model: nn.Module, x: Tensor, session: Session, repetitions: int
+) -> PropagationCost:
     with TemporaryDirectory() as folder:
         sessions = []
         for number, module in enumerate((model, fold_batch_norms(propagate(model)))):
@@ -101,9 +103,9 @@ def _openvino(file: Path, x: Tensor, threads: int) -> Callable[[], Any]:
 
 def _cost(
     name: str, plain: Callable[[], Any], propagated: Callable[[], Any], repetitions: int
-) -> Cost:
+) -> PropagationCost:
     times = interleaved({"plain": plain, "propagated": propagated}, repetitions)
-    return Cost(
+    return PropagationCost(
         name,
         ratio(times["propagated"], times["plain"]),
         times["plain"].facts(),

@@ -10,7 +10,7 @@ from typing import Any
 
 from penumbra.bundle import Bundle, load_bundle
 from penumbra.errors import PenumbraError
-from penumbra.lab.benchmarks.goals import kind_of
+from penumbra.lab.benchmarks.goals import network_kind
 from penumbra.share import bundle_folder
 from penumbra.vehicle.pipeline import PipelineConfig
 from penumbra.vehicle.runners import RUNNERS, RunnerSettings, runner_class
@@ -20,7 +20,7 @@ CAMERA_FRAMES = 20  # in a row with one camera, then as many with two
 
 
 @dataclass(frozen=True)
-class Asked:
+class BenchmarkOptions:
     """What the user asked for."""
 
     bundle: str | None = None
@@ -39,24 +39,24 @@ class Asked:
         return load_bundle(bundle_folder(name))
 
     @property
-    def wide_and_high(self) -> tuple[int, int]:
+    def width_height(self) -> tuple[int, int]:
         return self.size or (480, 360)
 
     @property
-    def high_and_wide(self) -> tuple[int, int]:
-        width, height = self.wide_and_high
+    def height_width(self) -> tuple[int, int]:
+        width, height = self.width_height
         return height, width
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchmarkReport:
     """Figures for machines, and numbers by the keys of the goals."""
 
     figures: dict[str, Any]
     measured: dict[str, float | str] = field(default_factory=dict)
 
 
-def propagation(asked: Asked) -> Report:
+def propagation(asked: BenchmarkOptions) -> BenchmarkReport:
     from penumbra.lab.benchmarks.propagation import costs
 
     threads = asked.threads or 1  # ratios of plain arithmetic repeat best on one
@@ -64,17 +64,17 @@ def propagation(asked: Asked) -> Report:
     for cost in found:
         print(f"{cost.name:24} {cost.ratio:6.3f}   {_ms(cost.propagated)} / {_ms(cost.plain)}")
     figures = {"threads": threads, "costs": [asdict(cost) for cost in found]}
-    return Report(figures, {cost.name: cost.ratio for cost in found})
+    return BenchmarkReport(figures, {cost.name: cost.ratio for cost in found})
 
 
 def _ms(facts: dict[str, float]) -> str:
     return f"{facts['median_ms']:.1f} ms (p99 {facts['p99_ms']:.1f})"
 
 
-def runner(asked: Asked) -> Report:
+def runner(asked: BenchmarkOptions) -> BenchmarkReport:
     from penumbra.lab.benchmarks import runner as benchmark
 
-    bundle, (width, height) = asked.load(), asked.wide_and_high
+    bundle, (width, height) = asked.load(), asked.width_height
     first = benchmark.cold_start(bundle, (height, width), asked.runner, asked.threads)
     print(f"{bundle.name} {width}x{height} on {first.runner}")
     print(
@@ -92,10 +92,10 @@ def runner(asked: Asked) -> Report:
             f"{line.over_p99_ms:.1f}) / {line.under_ms:.1f} ms (p99 {line.under_p99_ms:.1f})"
         )
     figures = {"first_frame": asdict(first), "comparisons": [asdict(line) for line in lines]}
-    return Report(figures, benchmark.measured(bundle, lines, asked.samples))
+    return BenchmarkReport(figures, benchmark.measured(bundle, lines, asked.samples))
 
 
-def node(asked: Asked) -> Report:
+def node(asked: BenchmarkOptions) -> BenchmarkReport:
     from penumbra.replay.process import need_ros
 
     need_ros()
@@ -103,7 +103,7 @@ def node(asked: Asked) -> Report:
 
     def measured(bundle: Bundle) -> Any:
         frames = max(asked.repetitions, 10)
-        return measure(bundle, frames, *asked.wide_and_high, asked.runner, asked.threads)
+        return measure(bundle, frames, *asked.width_height, asked.runner, asked.threads)
 
     if asked.bundle is not None:
         found = measured(asked.load())
@@ -112,7 +112,7 @@ def node(asked: Asked) -> Report:
 
         with TemporaryDirectory() as folder:
             how = PipelineConfig(asked.runner, settings=RunnerSettings(threads=asked.threads))
-            found = measured(bundle_of_about(NODE_MS, Path(folder), asked.high_and_wide, how))
+            found = measured(bundle_of_about(NODE_MS, Path(folder), asked.height_width, how))
     print(f"{found.bundle} {found.width}x{found.height} on {found.runner}, {found.frames} frames")
     print(f"bare model      {found.bare_p50:8.2f} ms (p99 {found.bare_p99:.2f})")
     print(
@@ -126,10 +126,12 @@ def node(asked: Asked) -> Report:
     )
     print(f"round trip      {found.round_trip_p50:8.2f} ms, image sent to last output received")
     goals = {"node": found.ratio, "node, overhead": found.overhead_p50}
-    return Report({"node": found.as_dict()}, goals if asked.wide_and_high == (480, 360) else {})
+    return BenchmarkReport(
+        {"node": found.as_dict()}, goals if asked.width_height == (480, 360) else {}
+    )
 
 
-def scaling(asked: Asked) -> Report:
+def scaling(asked: BenchmarkOptions) -> BenchmarkReport:
     from penumbra.lab.benchmarks import scaling as benchmark
 
     bundle = asked.load("segnet-street")
@@ -145,10 +147,12 @@ def scaling(asked: Asked) -> Report:
             print(f"  {point.name:14} {point.amount:14,d}   {point.median_ms:9.2f} ms "
                   f"(p99 {point.p99_ms:.2f})")  # fmt: skip
     slopes = {name: line.slope for name, line in lines.items()}
-    return Report({"scaling": {name: asdict(line) for name, line in lines.items()}}, slopes)
+    return BenchmarkReport(
+        {"scaling": {name: asdict(line) for name, line in lines.items()}}, slopes
+    )
 
 
-def cameras(asked: Asked) -> Report:
+def cameras(asked: BenchmarkOptions) -> BenchmarkReport:
     from penumbra.replay.process import need_ros
 
     need_ros()
@@ -156,45 +160,47 @@ def cameras(asked: Asked) -> Report:
 
     bundle = asked.load("segnet-street")
     rounds = max(3, asked.repetitions // 2)
-    how = *asked.wide_and_high, asked.runner, asked.threads
+    how = *asked.width_height, asked.runner, asked.threads
     found = compare_cameras(bundle, rounds, CAMERA_FRAMES, *how)
     print(
         f"{found.bundle} {found.width}x{found.height} on {found.runner}: one camera "
         f"{found.one_camera_fps:.2f} frames/s, two together {found.two_cameras_fps:.2f}, "
         f"{found.ratio:.3f} times as many"
     )
-    return Report({"cameras": asdict(found)}, {"cameras": found.ratio})
+    return BenchmarkReport({"cameras": asdict(found)}, {"cameras": found.ratio})
 
 
-def memory(asked: Asked) -> Report:
+def memory(asked: BenchmarkOptions) -> BenchmarkReport:
     from penumbra.lab.benchmarks.memory import measure
 
     bundle = asked.load("segnet-camvid-encdec")
     processes = max(3, asked.repetitions // 4)
-    found = measure(bundle, asked.high_and_wide, asked.runner, asked.threads, processes)
+    found = measure(bundle, asked.height_width, asked.runner, asked.threads, processes)
     print(
         f"{bundle.name} on {found.runner}: peak {found.propagated_mib:.0f} MiB propagated, "
         f"{found.deterministic_mib:.0f} MiB deterministic, {found.ratio:.3f} times as much"
     )
-    return Report({"memory": asdict(found)}, {f"{kind_of(bundle)}/memory": found.ratio})
+    return BenchmarkReport(
+        {"memory": asdict(found)}, {f"{network_kind(bundle)}/memory": found.ratio}
+    )
 
 
-def fleet(asked: Asked) -> Report:
+def fleet(asked: BenchmarkOptions) -> BenchmarkReport:
     from penumbra.lab.benchmarks.fleet import measure
 
     bundle = asked.load("segnet-street")
     rounds = max(1, asked.repetitions // 7)
-    found = measure(bundle, *asked.wide_and_high, asked.samples, rounds, asked.runner)
+    found = measure(bundle, *asked.width_height, asked.samples, rounds, asked.runner)
     one, two = (", ".join(f"{value:.1f}" for value in found.seconds[n]) for n in (1, 2))
     print(
         f"{found.bundle}: {found.bags} bags of {found.frames} frames {found.width}x{found.height}, "
         f"{found.samples} samples: one worker {one} s, two workers {two} s, {found.ratio:.3f} "
         "times as fast"
     )
-    return Report({"fleet": asdict(found)}, {"fleet": found.ratio})
+    return BenchmarkReport({"fleet": asdict(found)}, {"fleet": found.ratio})
 
 
-def parity(asked: Asked) -> Report:
+def parity(asked: BenchmarkOptions) -> BenchmarkReport:
     from penumbra.verification import parity as held
 
     if asked.images is None:
@@ -210,7 +216,7 @@ def parity(asked: Asked) -> Report:
         names = [name for name in installed if not name.startswith("tensorrt")]
     sizes = held.SIZES
     if asked.size or bundle.input.height is not None:
-        sizes = [asked.high_and_wide if asked.size else (bundle.input.height, bundle.input.width)]
+        sizes = [asked.height_width if asked.size else (bundle.input.height, bundle.input.width)]
     files = held.spread(asked.images, asked.frames)
     print(
         f"share of equal labels (goal {held.PREDICTION}) and uncertainty "
@@ -227,10 +233,10 @@ def parity(asked: Asked) -> Report:
             f"{'' if one.aligned.enough else '  missed'}",
             flush=True,
         )
-    return Report({"parity": found})
+    return BenchmarkReport({"parity": found})
 
 
-REPORTS: dict[str, Callable[[Asked], Report]] = {
+REPORTS: dict[str, Callable[[BenchmarkOptions], BenchmarkReport]] = {
     "propagation": propagation,
     "runner": runner,
     "node": node,

@@ -15,7 +15,7 @@ import numpy as np
 
 from penumbra.bundle import Bundle
 from penumbra.lab.benchmarks.cold_start import ColdStart, fresh_process
-from penumbra.lab.benchmarks.goals import form_of, kind_of
+from penumbra.lab.benchmarks.goals import network_kind, variance_form
 from penumbra.lab.timing import Timing, interleaved, ratio, torch_threads
 from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 from penumbra.vehicle.runners import RunnerSettings
@@ -74,7 +74,7 @@ def compare(
     sampled = IN_PYTORCH.format(f"MC-{samples}")
     with TemporaryDirectory() as folder, torch_threads(threads):
         forms = {DETERMINISTIC: plain_bundle(bundle, Path(folder) / "plain"), PROPAGATED: bundle}
-        if form_of(bundle) != "diagonal":
+        if variance_form(bundle) != "diagonal":
             forms[DIAGONAL] = _exported(bundle, Path(folder) / "diagonal", calibrated=False)
         if gains_file(bundle.path, "fast").is_file():
             forms[FAST] = _exported(bundle, Path(folder) / "fast", variance="fast")
@@ -114,13 +114,13 @@ def compare(
 
 def measured(bundle: Bundle, comparisons: list[TimeRatio], samples: int) -> dict[str, float | str]:
     """The ratios by the keys of their goals."""
-    kind = kind_of(bundle)
+    kind = network_kind(bundle)
     ratios = {(line.over, line.under): line.ratio for line in comparisons}
     found: dict[str, float | str] = {
         f"{kind}/eager": ratios[IN_PYTORCH.format(PROPAGATED), PROPAGATED]
     }
     sampled = IN_PYTORCH.format("MC-50")  # what the goals are about
-    for form, name in ((PROPAGATED, form_of(bundle)), (DIAGONAL, "diagonal"), (FAST, "fast")):
+    for form, name in ((PROPAGATED, variance_form(bundle)), (DIAGONAL, "diagonal"), (FAST, "fast")):
         if (form, DETERMINISTIC) in ratios:
             found[f"{kind}/{name}"] = ratios[form, DETERMINISTIC]
             if samples == 50:

@@ -27,7 +27,7 @@ WIDTH_SIZE = (192, 256)
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalingPoint:
     """One size of image or network; `amount` is what the cost is held against."""
 
     name: str
@@ -37,11 +37,11 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Line:
+class ScalingLine:
     """Points in the order of their amount, and the slope through them."""
 
     slope: float
-    points: tuple[Point, ...]
+    points: tuple[ScalingPoint, ...]
 
 
 def with_pixels(
@@ -50,7 +50,7 @@ def with_pixels(
     threads: int,
     repetitions: int,
     sizes: Sequence[tuple[int, int]] = SIZES,
-) -> Line:
+) -> ScalingLine:
     """A bundle that takes any size, on images of all `sizes`."""
     # A pipeline for each: a runner keeps graphs for no more than two sizes.
     jobs = {f"{width}x{height}": (bundle, (height, width)) for height, width in sizes}
@@ -64,7 +64,7 @@ def with_multiply_adds(
     repetitions: int,
     widths: Sequence[float] = WIDTHS,
     size: tuple[int, int] = WIDTH_SIZE,
-) -> Line:
+) -> ScalingLine:
     """SegNets of several widths with fresh weights, on images of one size.
 
     Counted are the multiply-adds of the deterministic network; the propagated one has a fixed
@@ -92,7 +92,7 @@ def _line(
     runner: str,
     threads: int,
     repetitions: int,
-) -> Line:
+) -> ScalingLine:
     config = PipelineConfig(runner, settings=RunnerSettings(threads=threads))
     noise = np.random.default_rng(0)
     with ExitStack() as open_pipelines:
@@ -103,8 +103,8 @@ def _line(
             calls[name] = lambda p=pipeline, i=image: p.process(i)
         times = interleaved(calls, repetitions)
     points = [
-        Point(name, amounts[name], times[name].median * 1e3, times[name].p99 * 1e3)
+        ScalingPoint(name, amounts[name], times[name].median * 1e3, times[name].p99 * 1e3)
         for name in sorted(amounts, key=amounts.__getitem__)
     ]
     found = slope([p.amount for p in points], [p.median_ms for p in points])
-    return Line(found, tuple(points))
+    return ScalingLine(found, tuple(points))

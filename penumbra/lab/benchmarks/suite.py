@@ -12,12 +12,12 @@ from typing import Any
 from penumbra.errors import PenumbraError
 from penumbra.files import write_atomically
 from penumbra.lab.benchmarks.goals import GOALS, SHIPPED, known, table
-from penumbra.lab.benchmarks.reports import REPORTS, Asked, Report
+from penumbra.lab.benchmarks.reports import REPORTS, BenchmarkOptions, BenchmarkReport
 from penumbra.lab.timing import machine
 from penumbra.share import bundle_folder
 
 
-def run(asked: Asked, file: Path | None, plot: Path | None) -> bool:
+def run(asked: BenchmarkOptions, file: Path | None, plot: Path | None) -> bool:
     """Measure, and print the table; `file` is written after each part.
 
     A run that was interrupted goes on with what its file has; a finished one is measured anew. A
@@ -49,7 +49,7 @@ def run(asked: Asked, file: Path | None, plot: Path | None) -> bool:
             print(reason)
             kind = name.split()[-1]
             mine = [key for key in GOALS if key.startswith(f"{kind}/")]
-            report = Report({}, dict.fromkeys(mine, f"not measured: {reason}"))
+            report = BenchmarkReport({}, dict.fromkeys(mine, f"not measured: {reason}"))
         print(flush=True)
         facts["parts"][name] = {
             "figures": report.figures,
@@ -68,7 +68,9 @@ def run(asked: Asked, file: Path | None, plot: Path | None) -> bool:
     return not failed
 
 
-def conclude(asked: Asked, report: Report, file: Path | None, plot: Path | None) -> None:
+def finish(
+    asked: BenchmarkOptions, report: BenchmarkReport, file: Path | None, plot: Path | None
+) -> None:
     """The end of a single measurement: its table, its file, its picture."""
     measured = known(report.measured)
     if measured:
@@ -77,7 +79,7 @@ def conclude(asked: Asked, report: Report, file: Path | None, plot: Path | None)
     _draw(plot, measured, report.figures.get("scaling"))
 
 
-def _parts(asked: Asked) -> Iterator[tuple[str, str, Asked]]:
+def _parts(asked: BenchmarkOptions) -> Iterator[tuple[str, str, BenchmarkOptions]]:
     """Name, measurement and what it is asked."""
     yield "propagation", "propagation", asked
     if asked.bundle is not None:
@@ -90,7 +92,7 @@ def _parts(asked: Asked) -> Iterator[tuple[str, str, Asked]]:
         yield what, what, asked
 
 
-def _missing(part: Asked) -> str | None:
+def _missing(part: BenchmarkOptions) -> str | None:
     """Why a part cannot be measured: a bundle that is not shipped yet."""
     if part.bundle in SHIPPED.values() and not bundle_folder(part.bundle).is_dir():
         return f"there is no config/models/{part.bundle}"
@@ -103,7 +105,7 @@ def _without_fast(measured: dict[str, float | str]) -> dict[str, float | str]:
     return {"encdec/fast": missing, **measured} if "encdec/truthful" in measured else measured
 
 
-def _surroundings(asked: Asked) -> dict[str, Any]:
+def _surroundings(asked: BenchmarkOptions) -> dict[str, Any]:
     """The machine, and how many threads were asked for (0: one per core) and had by PyTorch."""
     facts = {**machine(), "threads": asked.threads}
     if "torch" in sys.modules:

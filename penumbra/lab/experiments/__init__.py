@@ -1,22 +1,22 @@
-"""The paper's experiments, one file each; a folder is what several of them share.
+"""The paper's experiments, one file each; folders hold what several of them share.
 
-An experiment `penumbra/experiments/<name>.py` has
+An experiment `penumbra/lab/experiments/<name>.py` defines
 
 - a docstring whose first line is its title in the report,
 - `NEEDS`, the folder below `--data` that it reads, or None,
-- `measure(setting) -> dict`, all figures, as JSON can hold them (what takes minutes is kept in
-  `setting.folder`, so that an interrupted run goes on),
+- `measure(setting) -> dict`, all figures, serialisable as JSON (it caches long computations in
+  `setting.folder`, so that an interrupted run can be resumed),
 - `draw(result) -> Figure`, the paper's figure from them, and
 - `table(result) -> str`, Markdown: the paper's figures beside ours, and what differs;
 
-and, where it looks at pictures with trained networks,
+and, where it evaluates trained networks on images,
 
-- `BUNDLES`, the bundles that it needs, by what they are to it, and
-- `panel(setting, result) -> Figure`, pictures beside each other. It is made of the data set's
-  pixels, which may not be passed on: it has a file of its own, and a report can do without.
+- `BUNDLES`, the bundles that it needs, by their role, and
+- `panel(setting, result) -> Figure`, images side by side. They show the data set, which may not be
+  redistributed: the panel is a separate file, and a report can do without it.
 
-`penumbra reproduce` finds it by its file name; nothing else has to be registered. Figures depend on
-the data and the seed alone; what was timed stands under the key "runtime".
+`penumbra reproduce` finds an experiment by its file name; there is nothing to register. Figures
+depend on the data and the seed alone; timings are under the key "runtime".
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ import pkgutil
 
 
 def names() -> list[str]:
-    """All experiments, as they are called on the command line; imports none of them."""
+    """All experiments by their names on the command line; imports none of them."""
     found = pkgutil.iter_modules(__path__)
     return sorted(module.name.replace("_", "-") for module in found if not module.ispkg)

@@ -1,9 +1,9 @@
-"""Why a diagonal, and where it fails: the covariance along a chain of dropout, convolution, ReLU.
+"""The diagonal approximation: covariance along a chain of dropout, convolution and ReLU.
 
-The paper's figure shows for one trained network that the covariance matrix stays near its diagonal,
-and concludes that the diagonal is enough. Here the same chain is looked at trained and untrained,
-and beside the picture stands the figure that decides: the variance that propagation of the
-diagonal alone finds after each layer, over the sampled one.
+The paper's figure shows for one trained network that the covariance matrix stays close to its
+diagonal, and concludes that the diagonal suffices. This experiment evaluates the same chain trained
+and untrained, and adds the figure that decides: the variance after each layer by propagation of the
+diagonal alone, over the sampled variance.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from penumbra.lab.drawing import BLACK, BLUE, ORANGE, plate
-from penumbra.lab.experiments.chain import covariances, network
-from penumbra.lab.experiments.reporting import Setting
+from penumbra.lab.experiments.dropout_chain import covariances, network
 from penumbra.lab.experiments.reporting.markdown import rows
+from penumbra.lab.experiments.reporting.setting import ExperimentSetting
+from penumbra.lab.figure_style import BLACK, BLUE, ORANGE
 
 NEEDS = "camvid"
 NETWORKS = 3
-PICTURES = 24
+PATCHES = 24
 SHOWN = slice(105, 195)  # of the 300 units: three rows of the map, from its middle
 KINDS = ("untrained", "trained")
 _NAMES = [f"{i + 1}: {layer}" for i, layer in enumerate(network.LAYERS)] + ["9: dense"]
 
 
-def measure(setting: Setting) -> dict[str, Any]:
-    x, y, classes = network.patches(setting.data / NEEDS, "train", setting.seed)
-    test_x, test_y, _ = network.patches(setting.data / NEEDS, "test", setting.seed)
-    shown = test_x[:: len(test_x) // PICTURES][:PICTURES]
+def measure(setting: ExperimentSetting) -> dict[str, Any]:
+    """Variance and covariance after each layer, for trained and untrained networks."""
+    folder = setting.data_set(NEEDS)
+    x, y, classes = network.patches(folder, "train", setting.seed)
+    test_x, test_y, _ = network.patches(folder, "test", setting.seed)
+    shown = test_x[:: len(test_x) // PATCHES][:PATCHES]
     found: dict[str, Any] = {kind: [] for kind in KINDS}
     accuracy = []
     for seed in range(setting.seed, setting.seed + NETWORKS):
@@ -51,7 +53,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     return {"accuracy": accuracy, "most_frequent_class": most, **found}
 
 
-def _plain(stage: covariances.Stage) -> dict[str, Any]:
+def _plain(stage: covariances.LayerCovariance) -> dict[str, Any]:
     matrix = stage.matrix[SHOWN, SHOWN].numpy()
     return asdict(stage) | {"matrix": [[float(f"{v:.3g}") for v in line] for line in matrix]}
 
@@ -59,7 +61,7 @@ def _plain(stage: covariances.Stage) -> dict[str, Any]:
 def _ratios(result: dict[str, Any], kind: str, name: str) -> np.ndarray:
     """A propagated variance over the sampled one, (networks, layers).
 
-    Never averaged: networks that err in opposite directions would seem right together.
+    Not averaged over the networks, in which errors of opposite sign would cancel.
     """
     return np.array(
         [[stage[name] / stage["variance"] for stage in stages] for stages in result[kind]]
@@ -71,13 +73,14 @@ def _range(values: np.ndarray) -> str:
 
 
 def _normalized(result: dict[str, Any], kind: str, name: str) -> np.ndarray:
-    """Mean variance after each layer in units of the first dropout's, as the paper has it."""
+    """Mean variance after each layer relative to the first dropout's, as in the paper."""
     first = [stages[0]["variance"] for stages in result[kind]]
     values = [[stage[name] for stage in stages] for stages in result[kind]]
     return np.mean(np.array(values) / np.array(first)[:, None], axis=0)
 
 
 def table(result: dict[str, Any]) -> str:
+    """A line for each layer; what the columns mean, and what follows."""
     head, columns = ["after layer"], []
     for kind in KINDS:
         names = ("variance / first", "off the diagonal", "diagonal / MC", "full / MC")
@@ -97,33 +100,32 @@ def _words(result: dict[str, Any]) -> str:
     diagonal = {kind: _ratios(result, kind, "diagonal") for kind in KINDS}
     full = {kind: _ratios(result, kind, "full") for kind in KINDS}
     return (
-        "Variance / first: mean variance over that after the first dropout, the paper's upper "
-        "curve. Off the diagonal: the share of the squared covariance matrix (Frobenius) that the "
-        "diagonal leaves out. Diagonal / MC and full / MC: the propagated mean variance over the "
-        f"sampled one ({covariances.SAMPLES:,} samples, {PICTURES} test patches), the lowest to "
-        f"the highest of {NETWORKS} networks; the first two columns are means. The trained "
-        f"networks name the centre's class of {np.mean(result['accuracy']):.0%} of the test "
-        f"patches (the most frequent class: {result['most_frequent_class']:.0%}).\n\n"
-        "The paper prints no figures here. What it sees holds: dropout strengthens the diagonal "
+        "Variance / first: mean variance relative to that after the first dropout, the paper's "
+        "upper curve. Off the diagonal: the share of the squared covariance matrix (Frobenius) "
+        "outside the diagonal. Diagonal / MC and full / MC: the propagated mean variance over the "
+        f"sampled one ({covariances.SAMPLES:,} samples, {PATCHES} test patches), minimum to "
+        f"maximum of {NETWORKS} networks; the first two columns are means. The trained "
+        f"networks classify {np.mean(result['accuracy']):.0%} of the test patches correctly "
+        f"(always the most frequent class: {result['most_frequent_class']:.0%}).\n\n"
+        "The paper prints no figures here. Its observations hold: dropout strengthens the diagonal "
         "(layer 5), and most of the matrix stays near zero. Yet much of the squared matrix is off "
-        "the diagonal after every convolution. What the diagonal then finds is off to either side, "
-        f"from network to network: {_range(diagonal['untrained'][:, 1:-1])} of the sampled "
-        f"variance within the untrained chains, {_range(diagonal['trained'][:, 1:-1])} within the "
-        "trained ones. After the dense layer all trained networks lose variance "
-        f"({_range(diagonal['trained'][:, -1])}), the untrained ones do not agree "
-        f"({_range(diagonal['untrained'][:, -1])}). The full matrix has "
+        "the diagonal after every convolution. The variance by the diagonal alone then errs in "
+        f"either direction, depending on the network: {_range(diagonal['untrained'][:, 1:-1])} of "
+        f"the sampled variance within the untrained chains, "
+        f"{_range(diagonal['trained'][:, 1:-1])} within the trained ones. After the dense layer "
+        f"all trained networks lose variance ({_range(diagonal['trained'][:, -1])}); the untrained "
+        f"ones vary ({_range(diagonal['untrained'][:, -1])}). The full matrix gives "
         f"{_range(full['untrained'][:, -1])} there untrained and {_range(full['trained'][:, -1])} "
-        f"trained: too much, for a reason not looked into. {NETWORKS} networks are few."
+        f"trained: too much, for a reason not investigated. {NETWORKS} networks are few."
     )
 
 
 def draw(result: dict[str, Any]) -> Figure:
-    """The paper's figure, once untrained and once trained: curves above, matrices below."""
+    """The paper's figure for untrained and trained networks: curves above, matrices below."""
     count = len(network.LAYERS)
-    figure, _ = plate(1, 1, (11, 6.4))
-    figure.clear()
-    parts = figure.subfigures(2, 1)
-    for part, kind in zip(parts, KINDS, strict=True):
+    figure = Figure(figsize=(11, 6.4), layout="constrained")
+    parts = figure.subfigures(2, 1, squeeze=False)
+    for part, kind in zip(parts[:, 0], KINDS, strict=True):
         grid = part.add_gridspec(2, count, height_ratios=(1.5, 1))
         axes = part.add_subplot(grid[0, :])
         places = np.arange(count)
@@ -139,7 +141,7 @@ def draw(result: dict[str, Any]) -> Figure:
         axes.grid(alpha=0.25)
         axes.legend(loc="lower left", fontsize=8)
         axes.set_title(
-            f"{kind}: mean variance; below, the mean absolute covariance, each to its scale"
+            f"{kind}: mean variance; below, mean absolute covariances, each to its maximum"
         )
         for i, layer in enumerate(network.LAYERS):
             tile = part.add_subplot(grid[1, i])

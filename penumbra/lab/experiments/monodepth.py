@@ -1,8 +1,8 @@
-"""Monocular depth on KITTI: uncertainty against error, and Monte Carlo against samples.
+"""Monocular depth on KITTI: uncertainty against error, and convergence of Monte Carlo.
 
-The paper's second task: Monodepth with one dropout in front of its last convolution, whose noise
-propagation follows exactly up to the sigmoid. Ours is what the bundle computes (moments of the
-sigmoid); the paper's rule is the sigmoid's first order. Depth is judged against LiDAR.
+The paper's second task: Monodepth with one dropout before its last convolution. Propagation is
+exact up to the sigmoid. Ours is what the bundle computes (moments of the sigmoid); the paper's rule
+is first order. Depth is evaluated against LiDAR.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from penumbra.lab.drawing import BLUE, GREEN, GREY, ORANGE, RED, plate
-from penumbra.lab.experiments.pictures import depth
-from penumbra.lab.experiments.pictures.networks import OURS, PAPER, load
-from penumbra.lab.experiments.pictures.panels import grid
-from penumbra.lab.experiments.pictures.runtime import runtime
-from penumbra.lab.experiments.pictures.sampling_noise import variance_off_by_chance
-from penumbra.lab.experiments.reporting import Setting
+from penumbra.lab.experiments.images import depth
+from penumbra.lab.experiments.images.networks import OURS, PAPER, load_network
+from penumbra.lab.experiments.images.panels import grid
+from penumbra.lab.experiments.images.runtime import runtime
+from penumbra.lab.experiments.images.sampling_noise import sampling_error_of_variance
 from penumbra.lab.experiments.reporting.markdown import rows
+from penumbra.lab.experiments.reporting.setting import ExperimentSetting
+from penumbra.lab.figure_style import BLUE, GREEN, GREY, ORANGE, RED, axes_grid
 from penumbra.offline.metrics.agreement import Sparsification, by_quantile, spearman
 from penumbra.offline.metrics.depth import DepthErrors
 from penumbra.vehicle.colours import colour_depth
@@ -28,18 +28,19 @@ from penumbra.vehicle.colours import colour_depth
 NEEDS = "kitti/raw"
 BUNDLES = {"network": "monodepth-kitti"}
 SAMPLES = 50  # of Monte Carlo, as the paper's
-COUNTS = (2, 3, 5, 10, 20, 50, 100, 200)  # along which it comes near to ours
-EVERY = 5  # one frame in so many: 16 of 78, which are one drive
-BINS = 10  # of the absolute error, with as many pixels in each
+COUNTS = (2, 3, 5, 10, 20, 50, 100, 200)  # samples of the convergence curve
+EVERY = 5  # every n-th frame: 16 of 78, all of one drive
+BINS = 10  # of the absolute error, with equally many pixels
 SHOWN = (0, 5, 10)  # of these frames, in the panel
-MC, PLAIN = "mc", "deterministic"
-NAMES = {PLAIN: "deterministic", MC: "MC", OURS: "ours", PAPER: "the paper's rule"}
+MC, DETERMINISTIC = "mc", "deterministic"
+NAMES = {DETERMINISTIC: "deterministic", MC: "MC", OURS: "ours", PAPER: "the paper's rule"}
 
 
-def measure(setting: Setting) -> dict[str, Any]:
-    network = load(BUNDLES["network"])
-    recordings = depth.frames(setting.data / NEEDS, EVERY)
-    errors = {method: DepthErrors() for method in (PLAIN, MC, OURS)}
+def measure(setting: ExperimentSetting) -> dict[str, Any]:
+    """Errors, uncertainty by error, sparsification, convergence of Monte Carlo, runtime."""
+    network = load_network(BUNDLES["network"])
+    recordings = depth.frames(setting.data_set(NEEDS), EVERY)
+    errors = {method: DepthErrors() for method in (DETERMINISTIC, MC, OURS)}
     pixels: dict[str, list[Any]] = {method: [] for method in (MC, OURS)}
     known: dict[str, list[dict[str, Sparsification]]] = {method: [] for method in (MC, OURS)}
     off = {walk: np.zeros(len(COUNTS)) for walk in (OURS, PAPER)}
@@ -51,20 +52,24 @@ def measure(setting: Setting) -> dict[str, Any]:
         for i, count in enumerate(COUNTS):
             variance = reference[count].variance
             size[i] += float(variance.mean())
-            for walk, found in walked.items():
-                off[walk][i] += float((found.variance - variance).abs().mean())
-        answers = {PLAIN: depth.plain(network, frame), MC: reference[SAMPLES], OURS: walked[OURS]}
-        for method, disparity in answers.items():
-            found = depth.metres(network, frame, disparity)
+            for walk, moments in walked.items():
+                off[walk][i] += float((moments.variance - variance).abs().mean())
+        disparities = {
+            DETERMINISTIC: depth.deterministic(network, frame),
+            MC: reference[SAMPLES],
+            OURS: walked[OURS],
+        }
+        for method, disparity in disparities.items():
+            found = depth.depth_estimate(network, frame, disparity)
             errors[method].add(frame.truth, found.depth)
             if method in pixels:
-                judged = found.at(depth.known(frame))
-                pixels[method].append((depth.errors(frame, found), judged.std))
+                evaluated = found.at(depth.evaluated_pixels(frame))
+                pixels[method].append((depth.errors(frame, found), evaluated.std))
                 known[method].append(depth.sparsifications(frame, found))
     first = depth.read(recordings[0])
     return {
         "samples": SAMPLES,
-        **{name: network.bundle.manifest["variant"][name] for name in ("width", "rate")},
+        **{name: network.bundle.variant[name] for name in ("width", "rate")},
         "frames": len(recordings),
         "counts": list(COUNTS),
         "difference": {walk: (total / size).tolist() for walk, total in off.items()},
@@ -76,7 +81,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def _by_error(frames: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
-    """Mean error and mean standard deviation (metres) in each part of the pixels, by error."""
+    """Mean error and mean standard deviation (metres) by quantile of the error."""
     error, std = (np.concatenate(part) for part in zip(*frames, strict=True))
     return {
         "error": by_quantile(error, error, BINS).tolist(),
@@ -86,7 +91,7 @@ def _by_error(frames: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
 
 
 def _curves(frames: list[dict[str, Sparsification]]) -> dict[str, Any]:
-    """By measure, the mean over the frames."""
+    """By error measure, the mean over the frames."""
     found = {
         name: Sparsification.mean([frame[name] for frame in frames]) for name in depth.MEASURES
     }
@@ -98,6 +103,7 @@ def _curves(frames: list[dict[str, Sparsification]]) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
+    """Errors, uncertainty by error, convergence of Monte Carlo; then the differences."""
     return "\n\n".join(part(result) for part in (_errors, _bins, _samples, _words))
 
 
@@ -126,33 +132,34 @@ def _bins(result: dict[str, Any]) -> str:
 def _samples(result: dict[str, Any]) -> str:
     times = dict(zip(result["runtime"]["counts"], result["runtime"]["mc"], strict=True))
     lines = [
-        [f"{count}", f"{variance_off_by_chance(count):.1%}",
+        [f"{count}", f"{sampling_error_of_variance(count):.1%}",
          *(f"{result['difference'][walk][i]:.1%}" for walk in (OURS, PAPER)),
          f"{times[count]:.2f}" if count in times else ""]
         for i, count in enumerate(result["counts"])
     ]  # fmt: skip
-    head = ["samples", "variance off, by chance alone", "off ours", "off the paper's rule",
-            "seconds of a frame"]  # fmt: skip
+    head = ["samples", "difference by sampling error alone", "difference to ours",
+            "to the paper's rule", "seconds per frame"]  # fmt: skip
     return rows(head, lines)
 
 
 def _words(result: dict[str, Any]) -> str:
     times, known = result["runtime"], result["by_error"]
     ranks = ", ".join(f"{NAMES[name]} {found['spearman']:.2f}" for name, found in known.items())
-    chance = variance_off_by_chance(result["counts"][-1])
+    chance = sampling_error_of_variance(result["counts"][-1])
     floor = {walk: result["difference"][walk][-1] for walk in (OURS, PAPER)}
     return (
-        f"A frame takes ours {times[OURS]:.2f} s, the paper's rule {times[PAPER]:.2f} s, the plain "
-        f"network {times['plain']:.2f} s: MC-{times['counts'][-1]} / ours is "
-        f"{times['ratio'][OURS]:.1f} ({times['ratio'][PAPER]:.1f} by the paper's rule; PyTorch, "
-        f"what stands before the dropout computed once, {times['way']}). Variance is that of the "
-        "disparity; off is the mean absolute difference over the mean of MC's, which the paper "
-        f"draws and does not print. At {result['counts'][-1]} samples {floor[OURS]:.1%} is left "
-        f"({floor[PAPER]:.1%} by the paper's rule), {chance:.1%} would be chance.\n\n"
+        f"One frame takes {times[OURS]:.2f} s with ours, {times[PAPER]:.2f} s with the paper's "
+        f"rule and {times['plain']:.2f} s with the plain network: MC-{times['counts'][-1]} / ours "
+        f"is {times['ratio'][OURS]:.1f} ({times['ratio'][PAPER]:.1f} by the paper's rule; PyTorch, "
+        f"layers before the dropout run once, {times['way']}). The difference is the mean absolute "
+        "difference of the variance of the disparity over the mean of MC's; the paper draws it "
+        f"without printing figures. At {result['counts'][-1]} samples it is {floor[OURS]:.1%} "
+        f"({floor[PAPER]:.1%} by the paper's rule); sampling error alone accounts for {chance:.1%}."
+        "\n\n"
         f"σ of the depth is z σ / d of the disparity. Its rank correlation with the error, pixel "
-        f"by pixel: {ranks}. AUSE says how much worse it is than removing the most wrong pixels "
-        "first (0 is best), AURG how much better than removing at random (more is better), both as "
-        "means over the frames (Poggi et al. 2020).\n\n"
+        f"by pixel: {ranks}. AUSE is how much worse it ranks pixels than the error itself (0 is "
+        "best), AURG how much better than a random order (more is better), both as means over the "
+        "frames (Poggi et al. 2020).\n\n"
         f"What differs from the paper: {result['frames']} frames of one drive, and a network of "
         f"{result['width']:g} times the width, with a dropout rate of {result['rate']:g}."
     )
@@ -160,7 +167,7 @@ def _words(result: dict[str, Any]) -> str:
 
 def draw(result: dict[str, Any]) -> Figure:
     """The paper's two figures, and the sparsification."""
-    figure, ((error, time, sparse),) = plate(1, 3, (4.4, 3.7))
+    figure, ((error, time, sparse),) = axes_grid(1, 3, (4.4, 3.7))
     for method, colour, marker in ((MC, BLUE, "o"), (OURS, ORANGE, "s")):
         found = result["by_error"][method]
         error.plot(found["error"], found["std"], f"{marker}-", ms=4, color=colour,
@@ -185,15 +192,15 @@ def _draw_samples(axes: Any, result: dict[str, Any]) -> None:
     times = result["runtime"]
     axes.plot(times["counts"], times["mc"], "o-", ms=4, color=BLUE, label="MC, time")
     axes.axhline(times[OURS], color=ORANGE, label="ours, time")
-    axes.set(xscale="log", yscale="log", xlabel="samples", ylabel="seconds of a frame",
+    axes.set(xscale="log", yscale="log", xlabel="samples", ylabel="seconds per frame",
              title="b) runtime and difference")  # fmt: skip
     other = axes.twinx()
     other.spines["right"].set_visible(True)
     for walk, colour, style in ((PAPER, GREEN, "^--"), (OURS, RED, "v-")):
         other.plot(result["counts"], 100 * np.array(result["difference"][walk]), style, ms=4,
                    color=colour, label=f"MC - {NAMES[walk]}, variance")  # fmt: skip
-    chance = [100 * variance_off_by_chance(count) for count in result["counts"]]
-    other.plot(result["counts"], chance, ":", color=GREY, label="by chance alone")
+    chance = [100 * sampling_error_of_variance(count) for count in result["counts"]]
+    other.plot(result["counts"], chance, ":", color=GREY, label="sampling error alone")
     other.set(yscale="log", ylabel="mean difference of the variance, %")
     axes.set_xticks(result["counts"], [str(count) for count in result["counts"]])
     for axis in (axes.xaxis, axes.yaxis, other.yaxis):
@@ -207,10 +214,10 @@ def _draw_samples(axes: Any, result: dict[str, Any]) -> None:
                  bbox_to_anchor=(0.5, -0.15), ncols=2)  # fmt: skip
 
 
-def panel(setting: Setting, result: dict[str, Any]) -> Figure:
-    """The paper's rows: input, depth, and the logarithm of the variance, sampled and propagated."""
-    network = load(BUNDLES["network"])
-    recordings = depth.frames(setting.data / NEEDS, EVERY)
+def panel(setting: ExperimentSetting, result: dict[str, Any]) -> Figure:
+    """The paper's rows: image, depth, and the logarithm of the variance, sampled and propagated."""
+    network = load_network(BUNDLES["network"])
+    recordings = depth.frames(setting.data_set(NEEDS), EVERY)
     cells, logs = [], []
     for place in dict.fromkeys(place % len(recordings) for place in SHOWN):
         frame = depth.read(recordings[place])
@@ -218,7 +225,9 @@ def panel(setting: Setting, result: dict[str, Any]) -> Figure:
             MC: depth.sampled(setting, network, frame, COUNTS)[SAMPLES],
             OURS: depth.propagated(network, OURS, frame),
         }
-        metres = {name: depth.metres(network, frame, one).depth for name, one in found.items()}
+        metres = {
+            name: depth.depth_estimate(network, frame, one).depth for name, one in found.items()
+        }
         variances = {name: _log_variance(network.outputs(one, frame.image)["uncertainty"])
                      for name, one in found.items()}  # fmt: skip
         logs.append(variances[MC])
@@ -240,7 +249,7 @@ def _log_variance(std: np.ndarray) -> np.ndarray:
 
 
 def _points(truth: np.ndarray) -> np.ndarray:
-    """Measured depth in colours, large enough to be seen, on black."""
+    """Measured depth in colours on black, dilated to be visible."""
     import cv2
 
     colours = colour_depth(np.maximum(truth, 1e-3))

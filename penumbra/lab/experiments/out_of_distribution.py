@@ -1,13 +1,13 @@
 """Out of distribution: whether uncertainty holds where the network was never trained.
 
-Not in the paper, whose method was calibrated here on ordinary pictures: gains that were fitted to
-streets in fair weather might say nothing of fog or of a kitchen. So the maps of our standard
-deviation are held against Monte Carlo's on test frames as they are, in fog, in the dark and noisy,
-on indoor photographs, and at the pixels of classes that a network was trained without:
+Not in the paper. Gains are fitted to ordinary street images, and might be wrong for fog or for a
+kitchen. This experiment compares our standard deviation with Monte Carlo's on test frames
+unchanged, in fog, in darkness and with noise, on indoor photographs, and at the pixels of classes
+that a network was trained without:
 
 - is it as large (the ratio of the mean standard deviations, ours over 200 samples),
-- does it tell strange pixels from ordinary ones as well (AUROC, ours and 50 samples), and
-- does it find wrong labels as well (AUROC again, each method by its own labels)?
+- does it detect out-of-distribution pixels as well (AUROC, ours and 50 samples), and
+- does it detect wrong labels as well (AUROC, each method by its own labels)?
 """
 
 from __future__ import annotations
@@ -18,20 +18,28 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from penumbra.bundle import MANIFEST
-from penumbra.lab.drawing import BLUE, GREY, ORANGE, plate
 from penumbra.lab.experiments.distribution_shift.corruptions import LIGHT, SIGMA
-from penumbra.lab.experiments.distribution_shift.figures import METHODS, figures, withheld
-from penumbra.lab.experiments.distribution_shift.maps import (
-    OURS,
-    SAMPLED,
-    Maps,
-    SampledNetwork,
-    changed,
-    frames_of,
+from penumbra.lab.experiments.distribution_shift.image_groups import (
+    camvid_frames,
+    corrupted,
     photographs,
 )
-from penumbra.lab.experiments.reporting import Setting
+from penumbra.lab.experiments.distribution_shift.statistics import (
+    ERRORS,
+    METHODS,
+    SHIFTED,
+    group_statistics,
+    withheld_statistics,
+)
+from penumbra.lab.experiments.distribution_shift.uncertainty_maps import (
+    OURS,
+    SAMPLED,
+    SampledNetwork,
+    UncertaintyMaps,
+)
 from penumbra.lab.experiments.reporting.markdown import rows
+from penumbra.lab.experiments.reporting.setting import ExperimentSetting
+from penumbra.lab.figure_style import BLUE, GREY, ORANGE, axes_grid
 from penumbra.share import bundle_folder
 
 NEEDS = "camvid"
@@ -40,55 +48,56 @@ HELD_OUT = "segnet-camvid-holdout"
 INDOOR = "ood_indoor"  # below --data, as CamVid is
 CLEAN = "as they are"
 FRAMES, EVERY = 8, 30
-FEW, MANY = 50, 200  # samples: what ours is held against, and what tells the size
-WORSE, LARGER = 0.01, 1.5  # AUROC may be so much lower, the size off by such a factor
+FEW, MANY = 50, 200  # samples: for the comparison of AUROC, and for the size
+WORSE, LARGER = 0.01, 1.5  # tolerated: so much less AUROC, a size off by this factor
 
 
-def measure(setting: Setting) -> dict[str, Any]:
-    frames = frames_of(setting.data / NEEDS, EVERY, FRAMES)
-    groups = {CLEAN: frames} | changed(frames, setting.seed)
+def measure(setting: ExperimentSetting) -> dict[str, Any]:
+    """Figures by network and group of images, and which groups are missing."""
+    frames = camvid_frames(setting.data_set(NEEDS), EVERY, FRAMES)
+    groups = {CLEAN: frames} | corrupted(frames, setting.seed)
     absent = []
-    if (setting.data / INDOOR).is_dir():
-        size = frames[0].image.shape[1::-1]
-        groups["indoor"] = photographs(setting.data / INDOOR, FRAMES, size)
+    if setting.data_set(INDOOR).is_dir():
+        height, width = frames[0].image.shape[:2]
+        groups["indoor"] = photographs(setting.data_set(INDOOR), FRAMES, (width, height))
     else:
-        absent.append(f"Indoor photographs are left out: there is no {INDOOR}/ beside {NEEDS}/.")
+        absent.append(f"Indoor photographs are left out: no {INDOOR}/ beside {NEEDS}/.")
     found: dict[str, Any] = {"frames": len(frames), "few": FEW, "many": MANY, "networks": {}}
 
-    def maps_of(network: SampledNetwork, name: str, kind: str) -> list[Maps]:
-        return [network.of(picture) for picture in setting.bar(groups[kind], f"{name}, {kind}")]
+    def maps_of(network: SampledNetwork, name: str, kind: str) -> list[UncertaintyMaps]:
+        return [network.maps(image) for image in setting.bar(groups[kind], f"{name}, {kind}")]
 
     for name in BUNDLES.values():
         network = SampledNetwork(name, FEW, MANY, setting.seed)
         ordinary = maps_of(network, name, CLEAN)
-        found["networks"][name] = {CLEAN: figures(ordinary, None)} | {
-            kind: figures(maps_of(network, name, kind), ordinary)
+        found["networks"][name] = {CLEAN: group_statistics(ordinary, None)} | {
+            kind: group_statistics(maps_of(network, name, kind), ordinary)
             for kind in groups
             if kind != CLEAN
         }
     if (bundle_folder(HELD_OUT) / MANIFEST).is_file():
         network = SampledNetwork(HELD_OUT, FEW, MANY, setting.seed)
-        found["withheld"] = withheld(frames, maps_of(network, HELD_OUT, CLEAN))
+        found["withheld"] = withheld_statistics(frames, maps_of(network, HELD_OUT, CLEAN))
     else:
         absent.append(
-            f"Withheld classes are left out: the bundle {HELD_OUT} is not there (with it, "
-            "--again adds them to what is kept)."
+            f"Withheld classes are left out: the bundle {HELD_OUT} is missing (once it exists, "
+            "--again adds them)."
         )
     return found | {"absent": absent}
 
 
-def holds(found: dict[str, Any]) -> dict[str, bool]:
-    """By what was measured: AUROC no worse than that of few samples, the size within its factor."""
-    verdicts = {
+def verdicts(found: dict[str, Any]) -> dict[str, bool]:
+    """By figure: AUROC no worse than that of few samples, the size within its factor."""
+    detection = {
         what: found[what][OURS] >= found[what][SAMPLED] - WORSE
-        for what in ("strange", "errors")
+        for what in (SHIFTED, ERRORS)
         if what in found
     }
-    return verdicts | {"ratio": 1 / LARGER <= found["ratio"] <= LARGER}
+    return detection | {"ratio": 1 / LARGER <= found["ratio"] <= LARGER}
 
 
 def _lines(result: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Network, kind of pictures, figures: all that was measured, in order."""
+    """Network, group of images, figures: everything that was measured, in order."""
     found = [
         (network, kind, one)
         for network, kinds in result["networks"].items()
@@ -100,60 +109,60 @@ def _lines(result: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def table(result: dict[str, Any]) -> str:
+    """A line for each network and group of images; what the columns mean."""
     few, many = result["few"], result["many"]
-    head = ["network", "pictures", "labels right", f"mean σ, MC-{many}", f"ours / MC-{many}",
-            "by picture", "strange pixels: AUROC ours", f"MC-{few}", "wrong labels: AUROC ours",
-            f"MC-{few}", "held"]  # fmt: skip
+    head = ["network", "images", "labels right", f"mean σ, MC-{many}", f"ours / MC-{many}",
+            "by image", "OOD pixels: AUROC ours", f"MC-{few}", "wrong labels: AUROC ours",
+            f"MC-{few}", "holds"]  # fmt: skip
     lines = []
     for network, kind, found in _lines(result):
         right = found.get("right")
         aurocs = [
             f"{found[what][method]:.3f}" if what in found else ""
-            for what in ("strange", "errors") for method in METHODS
+            for what in (SHIFTED, ERRORS) for method in METHODS
         ]  # fmt: skip
-        missed = [_WHAT[what] for what, held in holds(found).items() if not held]
+        missed = [_WHAT[what] for what, passed in verdicts(found).items() if not passed]
         lines.append([
-            network, kind, f"{right['ours']:.1%}" if right else "", f"{found['std']:.4f}",
+            network, kind, f"{right[OURS]:.1%}" if right else "", f"{found['std']:.4f}",
             f"{found['ratio']:.2f}", f"{min(found['ratios']):.2f} to {max(found['ratios']):.2f}",
             *aurocs, f"**no: {', '.join(missed)}**" if missed else "yes",
         ])  # fmt: skip
     return "\n\n".join([rows(head, lines), *result["absent"], _words(result)])
 
 
-_WHAT = {"strange": "strange pixels", "errors": "wrong labels", "ratio": "size"}
+_WHAT = {SHIFTED: "OOD pixels", ERRORS: "wrong labels", "ratio": "size"}
 
 
 def _words(result: dict[str, Any]) -> str:
-    verdicts = [holds(found) for *_, found in _lines(result)]
+    found = [verdicts(one) for *_, one in _lines(result)]
     counted = [
-        f"{_WHAT[what]} {sum(v[what] for v in verdicts if what in v)} of "
-        f"{sum(what in v for v in verdicts)}"
-        for what in _WHAT
+        f"{name} {sum(v[what] for v in found if what in v)} of {sum(what in v for v in found)}"
+        for what, name in _WHAT.items()
     ]
     few, many = result["few"], result["many"]
     return (
-        f"Held: {'; '.join(counted)}. It is held where ours has an AUROC of at least that of {few} "
+        f"Holds: {'; '.join(counted)}. The criterion is an AUROC of at least that of {few} "
         f"samples less {WORSE}, and a mean standard deviation within a factor of {LARGER} of that "
         f"of {many} samples.\n\n"
-        f"{result['frames']} frames of CamVid's test split, every {EVERY}th, and as many "
-        "photographs. σ is the mean over the classes of the standard deviation of their "
-        "probabilities. *Strange pixels*: all pixels of these pictures against all pixels of the "
-        "frames as they are; for withheld classes, their pixels against those of the classes that "
-        "the network has. Half is chance, and less than half means that strange pictures are given "
-        "*less* uncertainty. *Wrong labels*: among the labelled pixels, each method by its own "
-        "labels. Fog grows with the distance on a flat road, the dark leaves "
-        f"{LIGHT:.0%} of the light, the noise has a standard deviation of {SIGMA:g} of 255 "
-        "(penumbra/experiments/strange/changes.py)."
+        f"The images are {result['frames']} frames of CamVid's test split, every {EVERY}th, and as "
+        "many photographs. σ is the standard deviation of the class probabilities, averaged over "
+        "the classes. *OOD pixels*: all pixels of these images against all pixels of the unchanged "
+        "frames; for withheld classes, their pixels against those of the classes that the network "
+        "has learnt. An AUROC of 0.5 is chance; below 0.5 the out-of-distribution images have "
+        "*less* uncertainty. *Wrong labels*: over the labelled pixels, each method by its own "
+        "labels. Fog grows with the distance on a flat road, darkness leaves "
+        f"{LIGHT:.0%} of the light, noise has a standard deviation of {SIGMA:g} of 255 "
+        "(penumbra/lab/experiments/distribution_shift/corruptions.py)."
     )
 
 
 def draw(result: dict[str, Any]) -> Figure:
-    """Both AUROCs and the size, a row for each kind of pictures."""
+    """Both AUROCs and the size, a row for each group of images."""
     lines = _lines(result)
     few, many = result["few"], result["many"]
-    figure, (panels,) = plate(1, 3, (3.6, 0.32 * len(lines) + 1.4), sharey=True)
+    figure, (panels,) = axes_grid(1, 3, (3.6, 0.32 * len(lines) + 1.4), sharey=True)
     places = np.arange(len(lines))[::-1]
-    titles = {"strange": "strange pixels found", "errors": "wrong labels found"}
+    titles = {SHIFTED: "OOD pixels detected", ERRORS: "wrong labels detected"}
     looks = {
         SAMPLED: {"marker": "s", "color": ORANGE, "mfc": "none", "ms": 8,
                   "label": f"Monte Carlo, {few} samples"},
@@ -171,7 +180,7 @@ def draw(result: dict[str, Any]) -> Figure:
     ratios = np.array([[min(f["ratios"]), f["ratio"], max(f["ratios"])] for *_, f in lines])
     spread = np.abs(ratios[:, [0, 2]] - ratios[:, [1]]).T
     size.errorbar(ratios[:, 1], places, xerr=spread, fmt="o", color=BLUE, ms=5, capsize=2,
-                  label="all pictures, and their range")  # fmt: skip
+                  label="all images, and their range")  # fmt: skip
     size.set(title="size of the uncertainty", xlabel=f"mean σ, ours / {many} samples")
     size.set_xlim(0, max(2.0, 1.05 * ratios.max()))
     panels[0].set_yticks(places, [f"{network}: {kind}" for network, kind, _ in lines])

@@ -1,9 +1,8 @@
 """Bayesian SegNet on CamVid: accuracy, misclassification by uncertainty, runtime, variance.
 
-The paper's two networks, dropout before the classifier (CLASS) and through the whole network
-(ENCDEC), as they are shipped. Monte Carlo has 50 samples. Ours is what the bundles compute,
-moments that are calibrated against Monte Carlo on training frames; the paper's own rules stand
-beside it.
+The paper's two networks, with dropout before the classifier (CLASS) and throughout the network
+(ENCDEC), as shipped. Monte Carlo has 50 samples. Ours is what the bundles compute: moments with
+gains fitted to Monte Carlo on training frames. The paper's own rules are included for comparison.
 """
 
 from __future__ import annotations
@@ -14,68 +13,69 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from penumbra.lab.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, plate
-from penumbra.lab.experiments.pictures.against_sampling import (
-    MC,
-    PLAIN,
-    against_sampling,
-    all_frames,
-)
-from penumbra.lab.experiments.pictures.first_order import first_order
-from penumbra.lab.experiments.pictures.networks import (
+from penumbra.lab.experiments.images.networks import (
     FAST,
     OURS,
     PAPER,
     UNCALIBRATED,
     NetworkForms,
-    load,
+    load_network,
 )
-from penumbra.lab.experiments.pictures.panels import grid
-from penumbra.lab.experiments.pictures.runtime import runtime
-from penumbra.lab.experiments.pictures.sampling_noise import variance_off_by_chance
-from penumbra.lab.experiments.pictures.segmentation import (
-    SegmentationFrame,
-    Segmented,
+from penumbra.lab.experiments.images.panels import grid
+from penumbra.lab.experiments.images.runtime import runtime
+from penumbra.lab.experiments.images.sampling_comparison import (
+    DETERMINISTIC,
+    MC,
+    accuracy_without_sampling,
+    compare_with_sampling,
+)
+from penumbra.lab.experiments.images.sampling_noise import sampling_error_of_variance
+from penumbra.lab.experiments.images.segmentation import (
+    CamvidFrame,
+    Segmentation,
     frames,
     painted,
     propagated,
     read,
     sampled,
 )
-from penumbra.lab.experiments.reporting import Setting
+from penumbra.lab.experiments.images.softmax_error import softmax_error
 from penumbra.lab.experiments.reporting.markdown import rows
+from penumbra.lab.experiments.reporting.setting import ExperimentSetting
+from penumbra.lab.figure_style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, axes_grid
 
 NEEDS = "camvid"
 BUNDLES = {"class": "segnet-camvid-class", "encdec": "segnet-camvid-encdec"}
 SAMPLES = 50  # of Monte Carlo, as the paper's
-EVERY = 15  # one test frame in so many is sampled: 16 of 233, which are stretches of film
+EVERY = 15  # every n-th test frame is sampled: 16 of 233, which are consecutive video frames
 ALL = 1  # the same where nothing is sampled
-PIXELS = 1_000  # whose scores softmax is tried on
-SHOWN = (0, 4, 8, 12)  # of the frames that are sampled, in the panel
+PIXELS = 1_000  # whose scores are used for the error of softmax
+SHOWN = (0, 4, 8, 12)  # sampled frames in the panel
 FEW = (2, 10)  # samples of the paper's first figure
 NAMES = {
-    PLAIN: "deterministic",
+    DETERMINISTIC: "deterministic",
     MC: "MC",
     OURS: "ours",
-    UNCALIBRATED: "ours, not calibrated",
+    UNCALIBRATED: "ours, without gains",
     PAPER: "the paper's rules",
     FAST: "ours, fast",
 }
 _FIGURES = ("global_accuracy", "class_average", "mean_iou")
 
 
-def measure(setting: Setting) -> dict[str, Any]:
-    paths = frames(setting.data / NEEDS, EVERY)
-    networks = {place: load(name) for place, name in BUNDLES.items()}
+def measure(setting: ExperimentSetting) -> dict[str, Any]:
+    """Figures by network (CLASS, ENCDEC), the error of softmax, and the runtime."""
+    paths = frames(setting.data_set(NEEDS), EVERY)
+    networks = {place: load_network(name) for place, name in BUNDLES.items()}
     found: dict[str, Any] = {"samples": SAMPLES, "every": EVERY}
-    variant = networks["encdec"].bundle.manifest["variant"]
+    variant = networks["encdec"].bundle.variant
     found |= {name: variant[name] for name in ("width", "rate")}
     for place, network in networks.items():
-        found[place] = against_sampling(setting, network, paths, SAMPLES, place)
-    every = frames(setting.data / NEEDS, ALL)
-    found["all_frames"] = all_frames(setting, networks["encdec"], every)
+        found[place] = compare_with_sampling(setting, network, paths, SAMPLES, place)
+    every = frames(setting.data_set(NEEDS), ALL)
+    found["all_frames"] = accuracy_without_sampling(setting, networks["encdec"], every)
     first = networks["class"].input(read(paths[0]).image)
-    found["softmax"] = first_order(_scores(networks["class"], first), seed=setting.seed)
+    found["softmax"] = softmax_error(_scores(networks["class"], first), seed=setting.seed)
     timed = setting.bar(networks.items(), "runtime")
     found["runtime"] = {place: runtime(network, first) for place, network in timed}
     return found
@@ -83,12 +83,13 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 @torch.inference_mode()
 def _scores(network: NetworkForms, x: torch.Tensor) -> torch.Tensor:
-    """Score vectors at pixels spread over the frame."""
+    """Score vectors at pixels evenly spread over the frame."""
     scores = network.model(x)[0].flatten(1).T
     return scores[:: max(1, len(scores) // PIXELS)][:PIXELS].contiguous()
 
 
 def table(result: dict[str, Any]) -> str:
+    """Accuracy, misclassification, runtime, variance, and softmax alone; then the differences."""
     parts = (_accuracy, _misclassified, _times, _variances, _softmax)
     return "\n\n".join([*(part(result) for part in parts), _words(result)])
 
@@ -131,7 +132,7 @@ def _times(result: dict[str, Any]) -> str:
         cells = [f"{value:.2f}" if value else "" for value in seconds]
         cells += [f"{value:.1f}" if value else "" for value in ratios]
         lines.append([place.upper(), *cells])
-    head = ["seconds of a frame", *(f"MC-{count}" for count in counts), "deterministic",
+    head = ["seconds per frame", *(f"MC-{count}" for count in counts), "deterministic",
             *(NAMES[walk] for walk in walks),
             *(f"MC-{counts[-1]} / {NAMES[walk]}" for walk in walks)]  # fmt: skip
     return rows(head, lines)
@@ -160,14 +161,14 @@ def _softmax(result: dict[str, Any]) -> str:
                        for rule in ("jacobian", "moment") for figure in ("std", "mean"))]
         for i, std in enumerate(found["stds"])
     ]  # fmt: skip
-    head = ["standard deviation of the scores", "first order: σ off by, %", "mean off by, %",
-            "our moments: σ off by, %", "mean off by, %"]  # fmt: skip
-    return rows(head, lines)
+    errors = ("error of σ, %", "error of the mean, %")
+    head = [f"{rule}: {error}" for rule in ("first order", "our moments") for error in errors]
+    return rows(["standard deviation of the scores", *head], lines)
 
 
 def _words(result: dict[str, Any]) -> str:
     samples = result["samples"]
-    noise = variance_off_by_chance(samples)
+    noise = sampling_error_of_variance(samples)
     size = {place: result[place]["score_std"] for place in ("encdec", "class")}
     spread = "; ".join(
         f"{place.upper()} {found['0.5']:.2f} ({found['0.05']:.2f} to {found['0.95']:.2f})"
@@ -177,19 +178,20 @@ def _words(result: dict[str, Any]) -> str:
     ways = ", ".join(f"{p.upper()} {t['way']}" for p, t in result["runtime"].items())
     return (
         f"What differs from the paper: our networks have {result['width']:g} times the width and a "
-        f"dropout rate of {result['rate']:g}, and learnt for hours on a CPU. MC has {samples} "
-        f"samples, on one test frame in {result['every']} ({result['encdec']['frames']}); the test "
-        "split is film, neighbours are alike. Ours is "
-        "calibrated on training frames; the paper's rules are Jacobians of ReLU and softmax over a "
-        "diagonal.\n\n"
-        f"Labels as MC has them, ours: {alike}. A perfect variance would be {noise:.0%} off MC's: "
-        f"so far off is that of {samples} Gaussian samples.\n\n"
-        "Runtime is plain PyTorch in one process, in turns, medians; sampling computes what stands "
-        f"before the first dropout once, and draws in the faster way ({ways}). The paper's factor "
-        "of 17 is of its own machine and of full width. Ours pays for moments of ReLU and for the "
-        "covariance of the classes, which PyTorch computes step by step; what the exported graphs "
-        "cost, where such steps are fused, stands in docs/BENCHMARKS.md. Fast follows the "
-        "noise of the last dropout alone, with gains that make it stand for all.\n\n"
+        f"dropout rate of {result['rate']:g}, and were trained for hours on a CPU. MC has "
+        f"{samples} samples, on every {result['every']}th test frame "
+        f"({result['encdec']['frames']}); the test split is video, in which neighbouring frames "
+        "are alike. The gains of ours were fitted on training frames. The paper's rules are first "
+        "order for ReLU and softmax, and diagonal.\n\n"
+        f"Share of labels equal to MC's, ours: {alike}. Even an exact variance would differ from "
+        f"MC's by {noise:.0%}, the sampling error of {samples} Gaussian samples.\n\n"
+        "Runtimes are medians of interleaved runs of plain PyTorch in one process; sampling runs "
+        f"the layers before the first dropout once, and draws in the faster way ({ways}). The "
+        "paper's factor of 17 was measured on another machine at full width. Ours spends extra "
+        "time on the moments of ReLU and the covariance of the classes, which PyTorch computes op "
+        "by op; docs/benchmarks.md has the cost of the exported graphs, which fuse them. Fast "
+        "propagates the noise of the last dropout alone, with gains that account for the others."
+        "\n\n"
         "The last table is the analysis of softmax that the paper announces and does not print: "
         f"independent Gaussian noise on the scores of {result['softmax']['pixels']:,} pixels. "
         f"The sampled standard deviation of the scores, median (5 to 95 %): {spread}."
@@ -197,8 +199,8 @@ def _words(result: dict[str, Any]) -> str:
 
 
 def draw(result: dict[str, Any]) -> Figure:
-    """The paper's two curves above; below, the error of softmax and of the variance."""
-    figure, ((wrong, time), (softmax, variance)) = plate(2, 2, (5.0, 3.6))
+    """Above, the paper's two curves; below, the errors of softmax and of the variance."""
+    figure, ((wrong, time), (softmax, variance)) = axes_grid(2, 2, (5.0, 3.6))
     tenths = np.arange(10) * 10 + 5
     styles = {"encdec": "-", "class": "--"}
     for place, style in styles.items():
@@ -220,7 +222,7 @@ def draw(result: dict[str, Any]) -> Figure:
                 time.axhline(
                     found[walk], color=ours, linestyle=style, label=f"{name}, {NAMES[walk]}"
                 )
-    time.set(xlabel="samples", ylabel="seconds of a frame", title="b) runtime", ylim=(0, None))
+    time.set(xlabel="samples", ylabel="seconds per frame", title="b) runtime", ylim=(0, None))
     time.legend(fontsize=8)
     _draw_softmax(softmax, result)
     places = np.arange(2)
@@ -250,19 +252,19 @@ def _draw_softmax(axes: Any, result: dict[str, Any]) -> None:
         axes.plot([size["0.25"], size["0.75"]], [height, height], color=colour, linewidth=4,
                   label=f"{place.upper()}: half of its scores")  # fmt: skip
     axes.set(xscale="log", xlabel="standard deviation of the scores",
-             ylabel="standard deviation off by, %", title="c) softmax alone",
+             ylabel="error of the standard deviation, %", title="c) softmax alone",
              ylim=(-12, None))  # fmt: skip
     axes.legend(fontsize=8)
 
 
-def panel(setting: Setting, result: dict[str, Any]) -> Figure:
+def panel(setting: ExperimentSetting, result: dict[str, Any]) -> Figure:
     """The paper's first figure in the first row, then its rows of frames (ENCDEC)."""
-    paths = frames(setting.data / NEEDS, EVERY)
+    paths = frames(setting.data_set(NEEDS), EVERY)
     shown = [read(paths[i % len(paths)]) for i in dict.fromkeys(SHOWN)]
-    networks = {place: load(name) for place, name in BUNDLES.items()}
+    networks = {place: load_network(name) for place, name in BUNDLES.items()}
     classes = networks["class"].bundle.classes
 
-    def sample(place: str, frame: SegmentationFrame, count: int = SAMPLES) -> Segmented:
+    def sample(place: str, frame: CamvidFrame, count: int = SAMPLES) -> Segmentation:
         return sampled(setting, networks[place], frame, count)[0]
 
     first, times = shown[0], result["runtime"]["class"]
@@ -282,7 +284,7 @@ def panel(setting: Setting, result: dict[str, Any]) -> Figure:
         top = max(top, float(np.quantile(reference.std, 0.995)))
         cells.append([
             ("ENCDEC: image", frame.image),
-            ("truth (black: unknown)", painted(frame.label, classes)),
+            ("truth (black: unlabelled)", painted(frame.label, classes)),
             (f"MC-{SAMPLES} prediction", painted(reference.labels, classes)),
             ("our prediction", painted(ours.labels, classes)),
             (f"MC-{SAMPLES} uncertainty", reference.std), ("our uncertainty", ours.std),

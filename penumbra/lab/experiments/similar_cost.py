@@ -1,9 +1,9 @@
-"""Monte Carlo of similar cost: how many samples come as near to the truth, and cost as much.
+"""Monte Carlo of similar cost: how many samples are as accurate as ours, and cost as much.
 
 The supplement's comparison on Boston Housing: the mean absolute difference of mean and standard
-deviation to those of 10,000 samples, against the number of samples; ours needs none and is a
-constant line. Here over all test rows of the twenty splits, in thousands of dollars, with the
-paper's ReLU and with the analytic one.
+deviation to those of 10,000 samples, as a function of the number of samples; ours is a constant.
+Here over all test rows of the twenty splits, in thousands of dollars, with the paper's ReLU and
+with the analytic one.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from penumbra.lab.drawing import BLUE, GREEN, GREY, RED, plate
-from penumbra.lab.experiments.regression.data import Scaled, load
-from penumbra.lab.experiments.regression.prediction import draws, propagated
-from penumbra.lab.experiments.regression.protocol import Part
-from penumbra.lab.experiments.regression.runtime import crossing_of_cost
-from penumbra.lab.experiments.regression.stack import Stack, train, weight_decay
-from penumbra.lab.experiments.reporting import Setting
+from penumbra.lab.experiments.regression.data import Normalisation, load_regression_set
+from penumbra.lab.experiments.regression.prediction import dropout_samples, propagated
+from penumbra.lab.experiments.regression.protocol import NormalisedRows
+from penumbra.lab.experiments.regression.runtime import samples_of_equal_cost
+from penumbra.lab.experiments.regression.stacked_networks import NetworkStack, train, weight_decay
 from penumbra.lab.experiments.reporting.markdown import rows
+from penumbra.lab.experiments.reporting.setting import ExperimentSetting
+from penumbra.lab.figure_style import BLUE, GREEN, GREY, RED, axes_grid
 
 NEEDS = "uci"
-TAU = 0.2  # of Gal's grid: only by way of a weight decay of 1e-6
-SHOWN = 0.05  # the rate in the figure: the middle of what the likelihood chooses
+TAU = 0.2  # of Gal's grid; its only effect is a weight decay of 1e-6
+SHOWN = 0.05  # the rate in the figure, the median of the likelihood's choices
 TRUTH = 10_000
 COUNTS = (2, 3, 5, 10, 20, 50, 100, 175, 200, 500, 1_000, 2_000, 5_000)
-REPEATED = 10_000  # samples in all for each count: small counts are repeated more often
+REPEATED = 10_000  # samples in total for each count: small counts are repeated more often
 OURS = {"jacobian": "ours, the paper's ReLU", "moment": "ours, analytic ReLU"}
 
 
-def measure(setting: Setting) -> dict[str, Any]:
-    data = load(setting.data / NEEDS, "bostonHousing")
-    part = Part.of(data, [train_rows for train_rows, _ in data.splits])
+def measure(setting: ExperimentSetting) -> dict[str, Any]:
+    """Differences by dropout rate and number of samples, and the number of equal cost."""
+    data = load_regression_set(setting.data_set(NEEDS), "bostonHousing")
+    part = NormalisedRows.of(data, [train_rows for train_rows, _ in data.splits])
     splits = range(len(data.splits))
     rates = torch.tensor(data.rates).expand(len(splits), -1).contiguous()
     decays = weight_decay(rates, torch.tensor(TAU), part.x.shape[1])
@@ -51,7 +52,7 @@ def measure(setting: Setting) -> dict[str, Any]:
             ])
             for point, rate in enumerate(data.rates)
         }  # fmt: skip
-        runtime = crossing_of_cost(stack.network(0, 0), tests[0])
+        runtime = samples_of_equal_cost(stack.network(0, 0), tests[0])
     return {"counts": list(COUNTS), "rates": found, "runtime": runtime}
 
 
@@ -60,11 +61,11 @@ def _mean(splits: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _differences(
-    stack: Stack, split: int, point: int, x: torch.Tensor, scale: Scaled, seed: int
+    stack: NetworkStack, split: int, point: int, x: torch.Tensor, scale: Normalisation, seed: int
 ) -> dict[str, Any]:
     """Mean absolute differences to the truth over the rows, of ours and of every count."""
     truth, other = (
-        torch.cat(list(draws(stack, split, point, x, count, seed + shift))) * scale.y_std
+        torch.cat(list(dropout_samples(stack, split, point, x, count, seed + shift))) * scale.y_std
         for shift, count in ((0, TRUTH), (1, REPEATED))
     )
     mean, std = truth.mean(0), truth.std(0)
@@ -81,7 +82,7 @@ def _differences(
 
 
 def crossing(counts: list[int], differences: list[float], ours: float) -> float | None:
-    """How many samples come as near as ours, along the double logarithmic curve; None: none do."""
+    """The number of samples with the difference of ours, interpolated in log-log; None: no such."""
     logs = np.log(counts), np.log(differences)
     below = np.flatnonzero(np.asarray(differences) <= ours)
     if not len(below):
@@ -106,9 +107,10 @@ def _samples(count: float | None) -> str:
 
 
 def table(result: dict[str, Any]) -> str:
+    """Numbers of samples of equal accuracy and cost, and the curve of one rate."""
     titles = {
-        "mean": "samples whose mean is as near to the truth",
-        "std": "samples whose standard deviation is as near",
+        "mean": "samples for an equally accurate mean",
+        "std": "samples for an equally accurate standard deviation",
     }
     paper = {"mean": "about 100", "std": "more than 500"}
     lines = [
@@ -118,7 +120,7 @@ def table(result: dict[str, Any]) -> str:
     ]  # fmt: skip
     cost = [_samples(result["runtime"][f"{relu}_samples"]) for relu in OURS]
     crossings = rows(
-        ["", "paper", *OURS.values()], [*lines, ["samples that cost as much", "about 175", *cost]]
+        ["", "paper", *OURS.values()], [*lines, ["samples of equal cost", "about 175", *cost]]
     )
     return f"{crossings}\n\n{_curve(result)}\n\n{_words(result)}"
 
@@ -140,16 +142,16 @@ def _curve(result: dict[str, Any]) -> str:
 def _words(result: dict[str, Any]) -> str:
     true = ", ".join(f"{found['true_std']:.2f}" for found in result["rates"].values())
     return (
-        "The paper does not say which dropout rate its network had: here are all of Gal's grid. "
-        f"The standard deviations themselves are {true} on average (rates as above). The cost is "
-        "that of all test rows of a split, of whichever way of sampling is faster, so it depends "
-        "on the machine and on how sampling is written; the paper's 175 is against its own."
+        "The paper does not state the dropout rate of its network; these are all rates of Gal's "
+        f"grid. The standard deviations themselves are {true} on average (rates as above). The "
+        "cost is that of all test rows of a split by the faster way of sampling. It depends on the "
+        "machine and on the implementation of sampling; the paper's 175 refers to its own."
     )
 
 
 def draw(result: dict[str, Any]) -> Figure:
-    """Left the mean, right the standard deviation; where the curves meet is marked."""
-    figure, ((left, right),) = plate(1, 2, (4.8, 3.6))
+    """Left the mean, right the standard deviation; the intersections are marked."""
+    figure, ((left, right),) = axes_grid(1, 2, (4.8, 3.6))
     shown = result["rates"][str(SHOWN)]
     for axes, what, title in ((left, "mean", "mean"), (right, "std", "standard deviation")):
         axes.plot(result["counts"], shown[what], "o-", color=RED, ms=4, label="Monte Carlo")

@@ -1,8 +1,8 @@
-"""Synthetic regression: a noisy sine, seen on [0, 20] and asked about outside of it.
+"""Synthetic regression: a noisy sine, trained on [0, 20] and evaluated also outside of it.
 
-One dropout before the last layer, so propagation is exact, and Monte Carlo must approach it as
+One dropout before the last layer, so propagation is exact, and Monte Carlo converges to it as
 1/sqrt(samples). The paper's text puts the dropout "prior to the last hidden layer", its caption
-"prior to the last layer"; only the second is exact, as both say it is.
+"prior to the last layer"; propagation is exact, as both claim, only with the second.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from penumbra.lab.drawing import BLACK, BLUE, GREY, ORANGE, RED, plate
-from penumbra.lab.experiments.reporting import Setting
 from penumbra.lab.experiments.reporting.markdown import rows
+from penumbra.lab.experiments.reporting.setting import ExperimentSetting
+from penumbra.lab.figure_style import BLACK, BLUE, GREY, ORANGE, RED, axes_grid
 from penumbra.propagation import propagate
 from penumbra.propagation.montecarlo import monte_carlo
 
 NEEDS = None
-SEEN = (0.0, 20.0)
-ASKED = (-10.0, 30.0)
+TRAINED = (0.0, 20.0)
+EVALUATED = (-10.0, 30.0)
 FEW = 100  # samples of Monte Carlo in the paper's figure
 NOISE = 0.3
 SAMPLES = (10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
@@ -44,9 +44,11 @@ def train(seed: int = 0, points: int = 1_000, steps: int = 1_500) -> nn.Sequenti
     """The network fitted to sin(x) plus Gaussian noise of standard deviation 0.3."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        x, y = _observed(points, SEEN)
+        x, y = _observed(points, TRAINED)
         model = network().train()
-        _spread_kinks(model[0])
+        first = model[0]
+        assert isinstance(first, nn.Linear)
+        _spread_kinks(first)
         optimizer = torch.optim.Adam(model.parameters())
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
         for _ in range(steps):
@@ -60,21 +62,21 @@ def train(seed: int = 0, points: int = 1_000, steps: int = 1_500) -> nn.Sequenti
 
 
 def _observed(points: int, interval: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """Places in the interval and the noisy sine there, by torch's own random state."""
+    """Random points of the interval and the noisy sine there, by torch's global random state."""
     x = torch.rand(points, 1) * (interval[1] - interval[0]) + interval[0]
     return x, torch.sin(x) + NOISE * torch.randn_like(x)
 
 
 @torch.no_grad()
 def _spread_kinks(layer: nn.Linear) -> None:
-    """Let the first layer's units bend all over [0, 20].
+    """Spread the kinks of the first layer's units over [0, 20].
 
-    torch's initialisation puts every bend near zero: half of the units are dead from the start,
-    the sine is not learnt within minutes, and beyond 20 nothing is left that could vary.
+    torch's initialisation puts every kink near zero: half of the units are dead from the start,
+    the sine is not learnt within minutes, and beyond 20 the network is constant.
     """
     layer.weight.mul_(0.3)
-    bends = torch.rand(len(layer.weight)) * (SEEN[1] - SEEN[0]) + SEEN[0]
-    layer.bias.copy_(-layer.weight[:, 0] * bends)
+    kinks = torch.rand(len(layer.weight)) * (TRAINED[1] - TRAINED[0]) + TRAINED[0]
+    layer.bias.copy_(-layer.weight[:, 0] * kinks)
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Convergence:
 
     @property
     def slope(self) -> float:
-        """The exponent of the difference's fall with the number of samples; theory says -0.5."""
+        """The exponent of the difference as a function of the number of samples; in theory -0.5."""
         return float(np.polyfit(np.log(self.samples), np.log(self.difference), 1)[0])
 
 
@@ -112,23 +114,22 @@ def _sampled_std(model: nn.Module, x: Tensor, count: int, seed: int) -> Tensor:
     return monte_carlo(model, x, samples=count, seed=seed).std
 
 
-def measure(setting: Setting) -> dict[str, Any]:
+def measure(setting: ExperimentSetting) -> dict[str, Any]:
+    """Prediction with both bands, mean standard deviations, and convergence of Monte Carlo."""
     model = train(setting.seed)
-    x = torch.linspace(*ASKED, 401)[:, None]
+    x = torch.linspace(*EVALUATED, 401)[:, None]
     with torch.no_grad():
         ours = propagate(model)(x)
     sampled = monte_carlo(model, x, samples=FEW, seed=setting.seed)
-    inside = ((x >= SEEN[0]) & (x <= SEEN[1]))[:, 0]
+    inside = ((x >= TRAINED[0]) & (x <= TRAINED[1]))[:, 0]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setting.seed + 1)  # other points than those of the training
-        scatter = {"inside": _observed(150, SEEN)}
-        scatter["outside"] = tuple(
-            torch.cat(part)
-            for part in zip(
-                _observed(75, (ASKED[0], SEEN[0])), _observed(75, (SEEN[1], ASKED[1])), strict=True
-            )
-        )
-    curve = convergence(model, torch.linspace(*ASKED, 21)[:, None])
+        inner = _observed(150, TRAINED)
+        below = _observed(75, (EVALUATED[0], TRAINED[0]))
+        above = _observed(75, (TRAINED[1], EVALUATED[1]))
+    outer = torch.cat([below[0], above[0]]), torch.cat([below[1], above[1]])
+    scatter = {"inside": inner, "outside": outer}
+    curve = convergence(model, torch.linspace(*EVALUATED, 21)[:, None])
     return {
         "x": x[:, 0].tolist(),
         **{name: {"mean": m.mean[:, 0].tolist(), "std": m.std[:, 0].tolist()}
@@ -144,6 +145,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
+    """Standard deviations inside and outside of the training interval, and the convergence."""
     std, curve = result["std"], result["convergence"]
     figures = rows(
         ["", "paper", "ours", f"MC, {FEW} samples"],
@@ -161,13 +163,13 @@ def table(result: dict[str, Any]) -> str:
         [[f"{int(n):,}", f"{d:.3%}"]
          for n, d in zip(curve["samples"], curve["difference"], strict=True)],
     )  # fmt: skip
-    fit = f"The fit is off the noiseless sine by {result['fit_rmse']:.3f} (RMSE on [0, 20])."
+    fit = f"The fit differs from the noiseless sine by {result['fit_rmse']:.3f} (RMSE on [0, 20])."
     return f"{figures}\n\n{steps}\n\n{fit}"
 
 
 def draw(result: dict[str, Any]) -> Figure:
-    """Left the fit with either band, as in the paper; right the convergence."""
-    figure, axes = plate(2, 2, (5.2, 2.6))
+    """Left the fit with both bands, as in the paper; right the convergence."""
+    figure, axes = axes_grid(2, 2, (5.2, 2.6))
     grid = axes[0, 0].get_gridspec()
     for cell in axes[:, 1]:
         cell.remove()
@@ -181,7 +183,7 @@ def draw(result: dict[str, Any]) -> Figure:
         for sign in (-1, 1):
             cell.plot(x, mean + sign * std, color=BLACK, linewidth=0.9,
                       label="prediction ± standard deviation" if sign > 0 else None)  # fmt: skip
-        cell.set(title=title, ylabel="y", xlim=ASKED)
+        cell.set(title=title, ylabel="y", xlim=EVALUATED)
     axes[1, 0].set_xlabel("x")
     axes[0, 0].legend(fontsize=7, loc="upper left")
     right = figure.add_subplot(grid[:, 1])

@@ -1,13 +1,13 @@
 """UCI regression: RMSE, test log-likelihood and runtime on nine data sets.
 
 The paper's table, by its protocol (which is Gal's): one hidden layer, dropout on input and hidden
-layer, 400 epochs of Adam with batches of 128, the grid of dropout rate and noise precision searched
-on a fifth of the training rows, and the chosen point trained anew on all of them. Ours is the full
-covariance matrix; Monte Carlo has 10,000 samples.
+layer, 400 epochs of Adam with batches of 128, a grid search of dropout rate and noise precision on
+a fifth of the training rows, and training of the chosen point on all of them. Ours propagates the
+full covariance matrix; Monte Carlo has 10,000 samples.
 
-Here the grid is chosen by the closed-form likelihood of ours (the paper sampled it). Monte Carlo is
-measured on that same network, and, since the paper searched for each, on the network that its own
-likelihood would have chosen.
+The grid search uses the closed-form likelihood of ours (the paper samples it). Monte Carlo is
+evaluated on the same network, and, since the paper searched for each method, on the network that
+its own likelihood chooses.
 """
 
 from __future__ import annotations
@@ -16,51 +16,57 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from penumbra.files import write_atomically
-from penumbra.lab.drawing import BLUE, GREEN, GREY, ORANGE, RED, plate
-from penumbra.lab.experiments.regression.data import RegressionSet, load
-from penumbra.lab.experiments.regression.paper import PAPER, Row
-from penumbra.lab.experiments.regression.protocol import ProtocolSettings, exact
+from penumbra.lab.experiments.regression.data import RegressionSet, load_regression_set
+from penumbra.lab.experiments.regression.paper_table import PAPER, PaperRow
+from penumbra.lab.experiments.regression.protocol import (
+    ProtocolSettings,
+    measure_without_gaussian,
+)
 from penumbra.lab.experiments.regression.protocol import measure as measure_set
 from penumbra.lab.experiments.regression.runtime import runtime
-from penumbra.lab.experiments.reporting import Setting
 from penumbra.lab.experiments.reporting.markdown import rows, with_error
+from penumbra.lab.experiments.reporting.setting import ExperimentSetting
+from penumbra.lab.figure_style import BLUE, GREEN, GREY, ORANGE, RED, axes_grid
 from penumbra.offline.metrics.coverage import SHARES
 
 NEEDS = "uci"
 OURS = {"jacobian": "ours, the paper's ReLU", "moment": "ours, analytic ReLU"}
 
 
-def measure(setting: Setting) -> dict[str, Any]:
+def measure(setting: ExperimentSetting) -> dict[str, Any]:
+    """Figures by data set and split, those by enumeration, and the runtime."""
     settings = ProtocolSettings(seed=setting.seed)
     found: dict[str, Any] = {"settings": asdict(settings), "sets": {}, "exact": {}}
     for name in PAPER:  # the quickest first
-        data = load(setting.data / NEEDS, name)
+        data = load_regression_set(setting.data_set(NEEDS), name)
         found["sets"][name] = _once(setting, name, measure_set, data, settings)
         chosen = found["sets"][name]
-        found["exact"][name] = _once(setting, f"{name}-exact", exact, data, settings, part=chosen)
-    times = setting.bar(PAPER, "time")
-    found["runtime"] = {name: runtime(load(setting.data / NEEDS, name)) for name in times}
+        work = partial(measure_without_gaussian, part=chosen)
+        found["exact"][name] = _once(setting, f"{name}-exact", work, data, settings)
+    sets = {name: load_regression_set(setting.data_set(NEEDS), name) for name in PAPER}
+    found["runtime"] = {name: runtime(data) for name, data in setting.bar(sets.items(), "time")}
     return found
 
 
 def _once(
-    setting: Setting, file: str, work: Callable[..., dict[str, Any]], data: RegressionSet,
-    settings: ProtocolSettings, **more: Any,
+    setting: ExperimentSetting, file: str, work: Callable[..., dict[str, Any]], data: RegressionSet,
+    settings: ProtocolSettings,
 ) -> dict[str, Any]:  # fmt: skip
-    """What an earlier run has kept of this work with the same settings, or the work itself."""
+    """The result of an earlier run with the same settings, or else computed and stored."""
     path = setting.folder / "sets" / f"{file}.json"
     if path.is_file():
         part = json.loads(path.read_text())
         if part.pop("settings", None) == asdict(settings):
             return part
     start = time.process_time()
-    part = work(data, settings, lambda w, what: setting.bar(w, f"{data.name}: {what}"), **more)
+    part = work(data, settings, lambda w, what: setting.bar(w, f"{data.name}: {what}"))
     part["cpu_seconds"] = round(time.process_time() - start)
     write_atomically(path, json.dumps({"settings": asdict(settings)} | part) + "\n")
     return part
@@ -85,8 +91,8 @@ def exact_verdicts(result: dict[str, Any]) -> dict[str, bool]:
             for name, part in result["exact"].items()}  # fmt: skip
 
 
-def _rmse_holds(paper: Row, found: list[float]) -> bool:
-    """Within two of the paper's standard errors, or better; where it prints 0.00, to two digits."""
+def _rmse_holds(paper: PaperRow, found: list[float]) -> bool:
+    """Within two of the paper's standard errors, or better; to two digits where it prints 0.00."""
     mean, (theirs, error) = summary(found)[0], paper.our_rmse
     return round(mean, 2) <= theirs if error == 0 else mean <= theirs + 2 * error
 
@@ -99,6 +105,7 @@ def _likelihood_holds(splits: dict[str, list[float]], found: list[float]) -> boo
 
 
 def table(result: dict[str, Any]) -> str:
+    """RMSE, likelihood, coverage, where likelihood is lost, runtime; then the differences."""
     sets = {name: part["splits"] for name, part in result["sets"].items()}
 
     def cell(name: str, figure: str, digits: int = 2) -> str:
@@ -113,7 +120,7 @@ def table(result: dict[str, Any]) -> str:
     )  # fmt: skip
     likelihoods = rows(
         ["log-likelihood", "paper: MC", "paper: OUR", "MC, same network", "MC, its own choice",
-         *OURS.values(), "by sampling 10,000", "ours, without a Gaussian",
+         *OURS.values(), "by sampling 10,000", "ours, not Gaussian",
          "within 2 s.e. of MC"],
         [[PAPER[n].title, with_error(*PAPER[n].mc_ll), with_error(*PAPER[n].our_ll),
           cell(n, "mc_ll"), cell(n, "mc_own_choice_ll"), cell(n, "jacobian_ll"),
@@ -124,7 +131,7 @@ def table(result: dict[str, Any]) -> str:
          for n in sets],
     )  # fmt: skip
     why = rows(
-        ["where it comes from", "rate (median)", "variance / MC's: paper's ReLU", "analytic ReLU",
+        ["cause", "rate (median)", "variance / MC's: paper's ReLU", "analytic ReLU",
          "by enumeration",
          "kurtosis of MC's samples", "log-likelihood of a Gaussian with MC's own moments",
          "with moments by enumeration"],
@@ -146,7 +153,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _coverage(sets: dict[str, dict[str, list]]) -> list[str]:
-    """Means over the splits; of sets that were measured when it was not yet counted, none."""
+    """Means over the splits; older results have no coverage."""
     there = {name: splits for name, splits in sets.items() if "mc_coverage" in splits}
     if not there:
         return []
@@ -160,8 +167,8 @@ def _coverage(sets: dict[str, dict[str, list]]) -> list[str]:
         [[PAPER[n].title, *(cell(s, who) for who in ("mc", *OURS))] for n, s in there.items()],
     )
     words = (
-        "A target is within where its distance to the mean is at most zσ of a Gaussian with σ² the "
-        "variance by dropout plus 1/τ, the noise that the grid chose. Monte Carlo is that of the "
+        "A target is within an interval if its distance to the mean is at most zσ, with σ² the "
+        "variance by dropout plus 1/τ, the noise chosen by the grid search. Monte Carlo uses the "
         "same network."
     )
     return [counted, words]
@@ -183,42 +190,39 @@ def _words(result: dict[str, Any]) -> str:
         f"{OURS[relu]}: RMSE {rmse} of {count}, likelihood {likelihood} of {count}"
         for relu, (rmse, likelihood) in held.items()
     )
-    counted += (
-        f"; ours, without a Gaussian: likelihood {sum(exact_verdicts(result).values())} of {count}"
-    )
+    counted += f"; ours, not Gaussian: likelihood {sum(exact_verdicts(result).values())} of {count}"
     parts = [*result["sets"].values(), *result["exact"].values()]
     minutes = sum(part["cpu_seconds"] for part in parts) / 60
     return (
-        f"Held, of the sets: {counted}. Yes and no stand for the paper's ReLU / the analytic one / "
-        "no Gaussian; ± is the standard error over the splits. All of it took "
+        f"Criteria met, by data set: {counted}. The last columns give the paper's ReLU / the "
+        "analytic ReLU / not Gaussian; ± is the standard error over the splits. All of it took "
         f"{minutes:.0f} minutes of one processor core.\n\n"
-        "What differs from the paper: the grid is chosen by the closed form, and the points of one "
-        "rate share a network for the choice (τ enters training by a weight decay of a millionth). "
-        "All points of a split meet the same random numbers. Where the paper trained for each "
-        "method, Monte Carlo is also measured on our network; a likelihood of ours is held "
-        "against the better of the two. Times are of other machines: the paper's 0.06 s is mostly "
-        "what a call costs.\n\n"
-        "Where likelihood is lost, there are two causes. First, a dropped input is a jump to zero, "
-        "and first order takes x times the slope for it. Naval's inputs repeat each other; the "
-        "network has learnt to bear the loss of one, but not a small change of it, and its "
-        "variance comes out many times too large (column variance / MC's): this is what the paper "
-        "loses on Naval. The analytic ReLU does not help, since it takes the rare jump for a small "
-        "Gaussian. Dropping inputs in turn, as many at a time as it takes for 99 % of all masks "
-        "(no samples, one pass for each; penumbra/experiments/regression/exact.py), comes near to "
-        "its variance, and somewhat below: masks that drop more of them at once are left out. "
-        "Second, at rate 0.005 three passes of four drop no hidden unit: samples pile up at one "
-        "value with rare jumps "
-        "(kurtosis; 3 is a Gaussian's), and even Monte Carlo's own mean and variance are less "
-        "likely as a Gaussian than its samples are. That the characteristic function mends, a "
-        "product over the hidden units (without a Gaussian, to be held against Monte Carlo's). "
-        "Where samples are too narrow for the errors made (yacht), the Gaussian is the better one, "
-        "and so is what has it for the 1 % of masks that are left."
+        "What differs from the paper: the grid search uses the closed form, and the points of one "
+        "rate share a network for the choice (τ affects training only through a weight decay of "
+        "1e-6). All points of a split use the same random numbers. The paper trained a network "
+        "for each method; Monte Carlo is also evaluated on our network, and our likelihood is "
+        "compared with the better of the two. Times were measured on different machines; the "
+        "paper's 0.06 s is mostly overhead per call.\n\n"
+        "Likelihood is lost for two reasons. First, a dropped input is a jump to zero, which first "
+        "order approximates by x times the slope. Naval's inputs are redundant: the network is "
+        "robust to the loss of one, but not to a small change of it, and its variance comes out "
+        "many times too large (column variance / MC's). This explains the paper's loss on Naval. "
+        "The analytic ReLU does not help, since it treats the rare jump as a small Gaussian. "
+        "Enumerating the dropped inputs, up to 99 % of all masks (one pass for each, no sampling; "
+        "penumbra/lab/experiments/regression/enumeration.py), comes close to MC's variance, "
+        "slightly below it, since masks with more dropped inputs are left out. "
+        "Second, at rate 0.005 three of four passes drop no hidden unit: the samples concentrate "
+        "at one value with rare jumps (kurtosis; a Gaussian has 3), and a Gaussian with Monte "
+        "Carlo's own mean and variance has a lower likelihood than the samples. The characteristic "
+        "function, a product over the hidden units, corrects this (not Gaussian, to be compared "
+        "with Monte Carlo's). Where the samples are too narrow for the errors (yacht), the "
+        "Gaussian is better, and so is the mixture that uses it for the remaining 1 % of masks."
     )
 
 
 def draw(result: dict[str, Any]) -> Figure:
-    """Both figures of merit, set by set, as differences to Monte Carlo on the same network."""
-    figure, ((left, right),) = plate(1, 2, (5.2, 3.8), sharey=True)
+    """RMSE and likelihood by data set, as differences to Monte Carlo on the same network."""
+    figure, ((left, right),) = axes_grid(1, 2, (5.2, 3.8), sharey=True)
     sets = result["sets"]
     places = np.arange(len(sets))[::-1]
     series = {"jacobian": (BLUE, "o", 0.15), "moment": (GREEN, "s", -0.15)}
@@ -233,7 +237,7 @@ def draw(result: dict[str, Any]) -> Figure:
     gaps = [np.array(result["exact"][n]["exact_ll"]) - sets[n]["splits"]["mc_ll"] for n in sets]
     means, errors = zip(*(summary(gap) for gap in gaps), strict=True)
     right.errorbar(means, places, xerr=2 * np.array(errors), fmt="^", ms=5, color=RED, capsize=2,
-                   label="ours, without a Gaussian")  # fmt: skip
+                   label="ours, not Gaussian")  # fmt: skip
     paper = [PAPER[name] for name in sets]
     right.plot([p.our_ll[0] - p.mc_ll[0] for p in paper], places, "D", ms=5, mfc="none",
                color=ORANGE, label="the paper: OUR against its MC")  # fmt: skip

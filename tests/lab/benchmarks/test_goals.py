@@ -6,7 +6,7 @@ import pytest
 import tiny_bundles
 
 from penumbra.bundle import load_bundle
-from penumbra.lab.benchmarks.goals import GOALS, NOT_YET, variance_form, network_kind, table
+from penumbra.lab.benchmarks.goals import GOALS, NOT_YET, network_kind, table, variance_form
 from penumbra.share import config_folder
 
 PAGE = Path(__file__).parents[3] / "docs" / "benchmarks.md"
@@ -59,8 +59,9 @@ def test_every_shipped_bundle_has_goals(name, kind, form):
 
 
 def test_depth_has_one_form_calibrated_or_not(tmp_path):
-    variant = {"architecture": "monodepth", "dropout": "final", "rate": 0.2, "width": 0.25}
+    arguments = {"dropout": "final", "rate": 0.2, "width": 0.25}
+    model = {"entry_point": "monodepth", "reference": None, "arguments": arguments}
     for variance in ("diagonal", "calibrated"):
-        changes = {"variant": {**variant, "relu": "moment", "variance": variance}}
-        bundle = tiny_bundles.depth(tmp_path / variance, **changes)
+        rules = {"relu": "moment", "softmax": "jacobian", "variance": variance}
+        bundle = tiny_bundles.depth(tmp_path / variance, model=model, rules=rules)
         assert f"{network_kind(bundle)}/{variance_form(bundle)}" == "monodepth/diagonal"

@@ -8,7 +8,7 @@ from penumbra.cli.main import main
 from penumbra.errors import PenumbraError
 from penumbra.lab.benchmarks import suite
 from penumbra.lab.benchmarks.goals import GOALS
-from penumbra.lab.benchmarks.reports import Asked, Report
+from penumbra.lab.benchmarks.reports import BenchmarkOptions, BenchmarkReport
 
 SCALING = {
     name: {"slope": 1.0, "points": [{"amount": n, "median_ms": n} for n in (1, 2)]}
@@ -27,15 +27,17 @@ MEASURED = {
 @pytest.fixture
 def asked(monkeypatch):
     """What each measurement was asked, in order; they answer at once."""
-    seen: list[tuple[str, Asked]] = []
+    seen: list[tuple[str, BenchmarkOptions]] = []
 
     def stand_in(what):
-        def report(part: Asked) -> Report:
+        def report(part: BenchmarkOptions) -> BenchmarkReport:
             seen.append((what, part))
             if what == "runner":
                 form = {"segnet-camvid-class": "class/diagonal"}.get(part.bundle, "encdec/truthful")
-                return Report({"comparisons": []}, {form: 1.2})
-            return Report({"scaling": SCALING} if what == "scaling" else {}, MEASURED[what])
+                return BenchmarkReport({"comparisons": []}, {form: 1.2})
+            return BenchmarkReport(
+                {"scaling": SCALING} if what == "scaling" else {}, MEASURED[what]
+            )
 
         return report
 

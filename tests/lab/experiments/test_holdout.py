@@ -1,4 +1,4 @@
-"""The hold-out experiment on small random networks, and the figures of a known result."""
+"""The hold-out experiment on small random networks, and its table for a known result."""
 
 import json
 
@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from penumbra.errors import PenumbraError
-from penumbra.lab.experiments import holdout, reporting
-from penumbra.lab.experiments.pictures.networks import load
-from penumbra.lab.experiments.pictures.segmentation import frames, propagated, read, sampled
-from penumbra.lab.experiments.reporting import Setting
+from penumbra.lab.experiments import holdout
+from penumbra.lab.experiments.images.networks import load_network
+from penumbra.lab.experiments.images.segmentation import frames, propagated, read, sampled
+from penumbra.lab.experiments.reporting.reproduction import reproduce
+from penumbra.lab.experiments.reporting.setting import ExperimentSetting
 from penumbra.offline.datasets.camvid import CLASSES
 from penumbra.offline.metrics.detection import Detection
 
@@ -26,8 +27,8 @@ def small(monkeypatch, small_bundle):
     return bundles
 
 
-def test_all_of_it(small, small_data, tmp_path):
-    setting = Setting(small_data, tmp_path / "holdout")
+def test_measures_and_describes(small, small_data, tmp_path):
+    setting = ExperimentSetting(small_data, tmp_path / "holdout")
     result = holdout.measure(setting)
     assert json.loads(json.dumps(result)) == result
     assert holdout.measure(setting) == result
@@ -44,9 +45,9 @@ def test_all_of_it(small, small_data, tmp_path):
 
 
 def test_figures_are_those_of_their_definition(small, small_data, tmp_path):
-    setting = Setting(small_data, tmp_path)
+    setting = ExperimentSetting(small_data, tmp_path)
     result = holdout.measure(setting)
-    network, knowing = load(small["without"]), load(small["all"])
+    network, knowing = load_network(small["without"]), load_network(small["all"])
     found = [read(path) for path in frames(small_data / "camvid", 1)]
     maps = [propagated(knowing, "ours", frame)[0].std for frame in found]
     own = [propagated(knowing, "ours", frame)[0].labels for frame in found]
@@ -99,22 +100,22 @@ def test_withheld_classes_have_the_largest_increase_or_not():
     assert list(order)[:2] == ["bicyclist", "pedestrian"]
     assert order["bicyclist"] == pytest.approx(2.0)
     assert "As in the paper, the 2 classes" in holdout.table(result)
-    assert "the first table compares nothing" in holdout.table(result)
+    assert "the first table is meaningless" in holdout.table(result)
     result["variance"]["without"] = "calibrated"
-    assert "both variances are calibrated" in holdout.table(result)
+    assert "both networks have gains" in holdout.table(result)
     without["fence"] = 0.25
-    assert "here, the 2 classes whose uncertainty grows most are bicyclist and fence" in (
+    assert "here, the 2 classes with the largest increase are bicyclist and fence" in (
         holdout.table(result)
     )
 
 
-def test_a_bundle_that_is_missing_is_told_before_anything(small, small_data, tmp_path, monkeypatch):
+def test_a_missing_bundle_is_reported_first(small, small_data, tmp_path, monkeypatch):
     monkeypatch.setitem(holdout.BUNDLES, "without", "no-such-bundle")
     with pytest.raises(PenumbraError, match="holdout needs the bundle no-such-bundle: train"):
-        reporting.reproduce(["holdout"], small_data, tmp_path)
+        reproduce(["holdout"], small_data, tmp_path)
 
 
-def test_a_bundle_that_knows_all_classes_is_refused(small, small_data, tmp_path, monkeypatch):
+def test_a_bundle_with_all_classes_is_refused(small, small_data, tmp_path, monkeypatch):
     monkeypatch.setitem(holdout.BUNDLES, "without", small["all"])
-    with pytest.raises(PenumbraError, match="knows all classes of CamVid"):
-        holdout.measure(Setting(small_data, tmp_path))
+    with pytest.raises(PenumbraError, match="has all classes of CamVid"):
+        holdout.measure(ExperimentSetting(small_data, tmp_path))

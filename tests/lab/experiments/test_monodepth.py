@@ -1,4 +1,4 @@
-"""The depth experiment on a small random network, and the figures of known errors."""
+"""The depth experiment on a small random network, and figures from known errors."""
 
 import json
 from functools import partial
@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from penumbra.lab.experiments import monodepth
-from penumbra.lab.experiments.pictures import depth
-from penumbra.lab.experiments.pictures.networks import OURS, PAPER, load
-from penumbra.lab.experiments.pictures.runtime import runtime
-from penumbra.lab.experiments.reporting import Setting
+from penumbra.lab.experiments.images import depth
+from penumbra.lab.experiments.images.networks import OURS, PAPER, load_network
+from penumbra.lab.experiments.images.runtime import runtime
+from penumbra.lab.experiments.reporting.setting import ExperimentSetting
 from penumbra.propagation.montecarlo import monte_carlo
 
 
@@ -25,8 +25,8 @@ def small(monkeypatch, small_bundle):
     return bundle
 
 
-def test_all_of_it_goes_on_and_is_told(small, small_data, tmp_path, monkeypatch):
-    setting = Setting(small_data, tmp_path / "monodepth")
+def test_measures_resumes_and_describes(small, small_data, tmp_path, monkeypatch):
+    setting = ExperimentSetting(small_data, tmp_path / "monodepth")
     result = monodepth.measure(setting)
     assert json.loads(json.dumps(result)) == result
     assert result["frames"] == 2
@@ -51,7 +51,7 @@ def test_all_of_it_goes_on_and_is_told(small, small_data, tmp_path, monkeypatch)
 
 def test_propagated_disparity_is_what_sampling_approaches(small, small_data):
     """One dropout before one convolution, then a sigmoid: moments lose next to nothing."""
-    network = load(small)
+    network = load_network(small)
     frame = depth.read(depth.frames(small_data / "kitti/raw", 1)[0])
     reference = monte_carlo(network.sampled, network.input(frame.image), samples=800)
     off = {
@@ -66,7 +66,7 @@ def test_propagated_disparity_is_what_sampling_approaches(small, small_data):
 
 
 def frame_of(truth):
-    return depth.DepthFrame("toy", np.zeros((*truth.shape, 3), np.uint8), truth, None)
+    return depth.KittiFrame("toy", np.zeros((*truth.shape, 3), np.uint8), truth, None)
 
 
 @pytest.fixture
@@ -81,22 +81,22 @@ def toy():
 def test_sparsification_is_perfect_where_uncertainty_is_the_error(toy):
     frame, found = toy
     error = np.abs(found.clip(None, 80) - frame.truth)
-    by_metres = depth.sparsifications(frame, depth.Metres(found, error))
+    by_metres = depth.sparsifications(frame, depth.DepthEstimate(found, error))
     assert by_metres["rmse"].ause == pytest.approx(0, abs=1e-6)
     assert by_metres["rmse"].aurg > 1
-    by_share = depth.sparsifications(frame, depth.Metres(found, error / frame.truth * found))
+    by_share = depth.sparsifications(frame, depth.DepthEstimate(found, error / frame.truth * found))
     assert by_share["abs_rel"].ause == pytest.approx(0, abs=1e-6)
     assert by_share["a1"].aurg > 0.1
-    wrong_way = depth.sparsifications(frame, depth.Metres(found, 1 / (1 + error)))
+    wrong_way = depth.sparsifications(frame, depth.DepthEstimate(found, 1 / (1 + error)))
     assert wrong_way["rmse"].aurg < 0
 
 
-def test_rmse_of_the_rest_as_counted_out(toy):
+def test_rmse_of_the_remaining_pixels(toy):
     frame, found = toy
     std = np.random.default_rng(1).random(found.shape).astype(np.float32)
-    curve = depth.sparsifications(frame, depth.Metres(found, std))["rmse"].curve
-    pixels = depth.known(frame)
-    error, order = depth.errors(frame, depth.Metres(found, std)), np.argsort(-std[pixels])
+    curve = depth.sparsifications(frame, depth.DepthEstimate(found, std))["rmse"].curve
+    pixels = depth.evaluated_pixels(frame)
+    error, order = depth.errors(frame, depth.DepthEstimate(found, std)), np.argsort(-std[pixels])
     assert 0 < pixels.sum() < pixels.size
     for step in (0, 10, 49):
         rest = order[step * len(order) // 50 :]
@@ -111,13 +111,13 @@ def test_by_error_sorts_pixels_of_all_frames():
     assert found["std"] == [1, 5, 9, 13, 17, *[7] * 5]
 
 
-def test_metres_are_those_of_the_node(small, small_data):
-    network = load(small)
+def test_depth_estimate_is_the_node_s(small, small_data):
+    network = load_network(small)
     frame = depth.read(depth.frames(small_data / "kitti/raw", 1)[0])
-    disparity = depth.plain(network, frame)
+    disparity = depth.deterministic(network, frame)
     constant = type(disparity)(torch.full_like(disparity.mean, 0.02),
                                torch.full_like(disparity.mean, 1e-6))  # fmt: skip
-    found = depth.metres(network, frame, constant)
+    found = depth.depth_estimate(network, frame, constant)
     scale = network.bundle.depth
     z = scale.focal_per_width * scale.baseline_m / 0.02
     np.testing.assert_allclose(found.depth, z, rtol=1e-5)

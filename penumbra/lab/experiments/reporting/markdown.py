@@ -12,5 +12,5 @@ def rows(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
 
 
 def with_error(mean: float, error: float, digits: int = 2) -> str:
-    """As the paper prints it: 3.13 ± 0.22."""
+    """Mean and standard error in the paper's form: 3.13 ± 0.22."""
     return f"{mean:.{digits}f} ± {error:.{digits}f}"

@@ -8,11 +8,11 @@ import torch
 from penumbra.lab.experiments.regression.prediction import (
     Gaussian,
     Mixture,
-    draws,
+    dropout_samples,
     propagated,
-    propagated_split,
+    propagated_stack,
 )
-from penumbra.lab.experiments.regression.stack import Stack
+from penumbra.lab.experiments.regression.stacked_networks import NetworkStack
 from penumbra.propagation.montecarlo import monte_carlo
 
 SPLITS, POINTS, FEATURES, HIDDEN, ROWS = 2, 3, 4, 12, 30
@@ -25,7 +25,9 @@ def stack():
         torch.randn(SPLITS, POINTS, *shape, generator=generator) * 0.5
         for shape in ((FEATURES, HIDDEN), (HIDDEN,), (HIDDEN,), ())
     )
-    return Stack(w1, b1, w2, b2, torch.tensor([0.01, 0.1, 0.3]).expand(SPLITS, -1).contiguous())
+    return NetworkStack(
+        w1, b1, w2, b2, torch.tensor([0.01, 0.1, 0.3]).expand(SPLITS, -1).contiguous()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,7 @@ def test_mixture_in_slices_is_gal_s_formula_on_all_samples():
 
 def test_one_formula_for_all_points_is_the_propagated_covariance(stack, x):
     for split in range(SPLITS):
-        together = propagated_split(stack, split, x)
+        together = propagated_stack(stack, split, x)
         for point in range(POINTS):
             alone = propagated(stack.network(split, point), x, "jacobian")
             # Both in float32, summed in another order.
@@ -101,7 +103,7 @@ def test_slices_of_rows_change_nothing(stack, x, monkeypatch):
 
 def test_draws_are_passes_of_the_network_with_dropout(stack, x):
     samples = 20_000
-    drawn = torch.cat(list(draws(stack, 1, 2, x, samples, seed=0)))
+    drawn = torch.cat(list(dropout_samples(stack, 1, 2, x, samples, seed=0)))
     assert drawn.shape == (samples, ROWS)
     reference = monte_carlo(stack.network(1, 2), x, samples=samples)
     # Two independent estimates of 30 means: four and a half of their joint standard errors.
@@ -109,6 +111,6 @@ def test_draws_are_passes_of_the_network_with_dropout(stack, x):
     assert ((drawn.mean(0) - reference.mean[:, 0]).abs() < 4.5 * error).all()
     # A variance's relative standard error is sqrt((kurtosis - 1) / samples), here below 1.5 %.
     torch.testing.assert_close(drawn.var(0), reference.variance[:, 0], rtol=0.07, atol=0)
-    again = torch.cat(list(draws(stack, 1, 2, x, 100, seed=0)))
-    assert torch.equal(again[:5], torch.cat(list(draws(stack, 1, 2, x, 100, seed=0)))[:5])
-    assert not torch.equal(again, torch.cat(list(draws(stack, 1, 2, x, 100, seed=1))))
+    again = torch.cat(list(dropout_samples(stack, 1, 2, x, 100, seed=0)))
+    assert torch.equal(again[:5], torch.cat(list(dropout_samples(stack, 1, 2, x, 100, seed=0)))[:5])
+    assert not torch.equal(again, torch.cat(list(dropout_samples(stack, 1, 2, x, 100, seed=1))))

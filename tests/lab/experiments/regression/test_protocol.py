@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from penumbra.lab.experiments.regression import protocol
-from penumbra.lab.experiments.regression.data import Scaled, load
+from penumbra.lab.experiments.regression.data import Normalisation, load_regression_set
 from penumbra.lab.experiments.regression.prediction import Gaussian
 from penumbra.lab.experiments.regression.protocol import ProtocolSettings, measure
 
@@ -19,7 +19,7 @@ def silent(work, what):
 def data(tmp_path_factory, write_set):
     folder = tmp_path_factory.mktemp("sets")
     write_set(folder)
-    return load(folder, "toy")
+    return load_regression_set(folder, "toy")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_figures_are_in_the_target_s_units(result, data):
 
 
 def test_exact_likelihood_is_near_monte_carlo_s(result, data):
-    found = protocol.exact(data, SETTINGS, silent, result)["exact_ll"]
+    found = protocol.measure_without_gaussian(data, SETTINGS, silent, result)["exact_ll"]
     for exact, sampled in zip(found, result["splits"]["mc_ll"], strict=True):
         assert exact == pytest.approx(sampled, abs=0.3)  # of 1,000 samples, ten rows
 
@@ -58,12 +58,14 @@ def test_the_most_likely_point_on_the_held_out_rows_is_chosen(data, monkeypatch)
         rate, tau = divmod(wanted[split], 2)
         mean = torch.full((2, len(x)), 1e3, dtype=torch.float64)
         held_out = data.y[data.splits[split][0][40:]]
-        scale = Scaled.on(data.x[data.splits[split][0][:40]], data.y[data.splits[split][0][:40]])
+        scale = Normalisation.on(
+            data.x[data.splits[split][0][:40]], data.y[data.splits[split][0][:40]]
+        )
         off = 0.5 if tau else 4.0  # noise of 1/sqrt(0.5) = 1.4, or of 1/sqrt(0.05) = 4.5
         mean[rate] = torch.from_numpy((held_out + off - scale.y_mean) / scale.y_std)
         return Gaussian(mean, torch.zeros_like(mean))
 
-    monkeypatch.setattr(protocol, "propagated_split", likely)
+    monkeypatch.setattr(protocol, "propagated_stack", likely)
     quick = ProtocolSettings(epochs=1, samples=100, grid_samples=2)
     found = measure(data, quick, silent)
     assert [ours for ours, _ in found["chosen"]] == [3, 0, 2]

@@ -1,1 +1,0 @@
-"""A chain of dropout, convolution and ReLU on small feature maps: the network, its covariances."""

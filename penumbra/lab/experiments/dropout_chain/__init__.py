@@ -1,0 +1,1 @@
+"""A chain of dropout, convolution and ReLU on small feature maps: network and covariances."""

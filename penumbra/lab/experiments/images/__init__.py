@@ -1,0 +1,1 @@
+"""Shared by the experiments on images: trained networks, cached samples, runtime, panels."""

@@ -1,1 +1,0 @@
-"""What the experiments on pictures share: trained networks, kept samples, runtime, panels."""
