@@ -1,7 +1,8 @@
-"""The bundle: a folder in which a model travels from the workshop to the vehicle.
+"""The bundle: a folder in which a model travels from training to the vehicle.
 
     model.onnx            the whole frame in one graph: camera image in, prediction and scores out
-    weights.safetensors   the network itself, for Monte Carlo and calibration
+    weights.safetensors   the network itself, for Monte Carlo and for fitting
+    gains.safetensors     the gains of its variance, where they were fitted
     manifest.yaml         what the two mean, and their SHA-256
     README.md             the model card, for people: data, results, intended use, licence
 
@@ -12,81 +13,56 @@ version that this Penumbra knows.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
 from penumbra.errors import PenumbraError
+from penumbra.manifest import (
+    SCHEMA_VERSION,
+    ClassSpec,
+    DepthSpec,
+    InputSpec,
+    Licence,
+    ModelReference,
+    OutputSpec,
+    RuleSpec,
+    Thresholds,
+    check_manifest,
+    read_manifest,
+)
 
-SCHEMA_VERSION = 1
 MANIFEST = "manifest.yaml"
 MODEL = "model.onnx"
 WEIGHTS = "weights.safetensors"
 CARD = "README.md"
 
-
-@dataclass(frozen=True)
-class InputSpec:
-    """The camera image, `uint8` height x width x 3; a height or width of None takes any."""
-
-    name: str
-    height: int | None
-    width: int | None
-    channel_order: Literal["bgr", "rgb"]
-
-
-@dataclass(frozen=True)
-class OutputSpec:
-    """One output of the graph; None in `shape` follows the image."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...]
-    meaning: str
-    unit: str
-    optional: bool
-
-
-@dataclass(frozen=True)
-class ClassSpec:
-    """A class of a segmentation and the colour (red, green, blue) it is painted in."""
-
-    name: str
-    colour: tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class DepthSpec:
-    """From disparity d (a fraction of the image width) to metres: focal_per_width baseline_m / d.
-
-    `focal_per_width` is the focal length as a fraction of the image width.
-    """
-
-    baseline_m: float
-    focal_per_width: float
-    max_depth_m: float
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """Above which a pixel or a frame is out of distribution, and on how many frames that rests."""
-
-    pixel: float
-    frame: float
-    false_alarm_rate: float
-    frames: int
-    map: str = "uncertainty"  # the output that is judged
-    score_fraction: float = 0.01  # of its pixels that make a frame's score
-    uncertainty_top: float | None = None  # at the upper end of the colours of the uncertainty
+__all__ = [
+    "CARD",
+    "MANIFEST",
+    "MODEL",
+    "SCHEMA_VERSION",
+    "WEIGHTS",
+    "Bundle",
+    "ClassSpec",
+    "DepthSpec",
+    "InputSpec",
+    "Licence",
+    "ModelReference",
+    "OutputSpec",
+    "RuleSpec",
+    "Thresholds",
+    "load_bundle",
+    "rewrite_bundle",
+    "write_bundle",
+]
 
 
 @dataclass(frozen=True)
@@ -98,6 +74,7 @@ class Bundle:
 
     @property
     def name(self) -> str:
+        """As messages and logs call it."""
         return str(self.manifest["name"])
 
     @property
@@ -112,10 +89,12 @@ class Bundle:
 
     @property
     def model_file(self) -> Path:
+        """The graph."""
         return self.path / MODEL
 
     @property
     def weights_file(self) -> Path:
+        """The network's weights, for Monte Carlo and for fitting."""
         return self.path / WEIGHTS
 
     @property
@@ -123,12 +102,37 @@ class Bundle:
         """Of model.onnx: what an engine built from it is known by."""
         return str(self.manifest["files"][MODEL])
 
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The SHA-256 of each file, by name."""
+        return dict(self.manifest["files"])
+
+    @cached_property
+    def model(self) -> ModelReference:
+        """How offline tools build the network again."""
+        return ModelReference(**self.manifest["model"])
+
+    @cached_property
+    def rules(self) -> RuleSpec:
+        """By which rules the variance was propagated."""
+        return RuleSpec(**self.manifest["rules"])
+
+    @property
+    def variant(self) -> dict[str, Any]:
+        """Network, its arguments and the rules in one mapping, for reports and tables."""
+        return {"architecture": self.model.name, **self.model.arguments, **asdict(self.rules)}
+
     @cached_property
     def input(self) -> InputSpec:
-        return InputSpec(**self.manifest["input"])
+        """The image that the graph takes."""
+        entry = dict(self.manifest["input"])
+        size = entry.pop("working_size")
+        working_size = None if size is None else (size["height"], size["width"])
+        return InputSpec(**entry, working_size=working_size)
 
     @cached_property
     def outputs(self) -> list[OutputSpec]:
+        """What the graph returns."""
         return [
             OutputSpec(**{**output, "shape": tuple(output["shape"])})
             for output in self.manifest["outputs"]
@@ -147,22 +151,26 @@ class Bundle:
 
     @cached_property
     def thresholds(self) -> Thresholds | None:
-        """None until they have been measured."""
-        thresholds = self.manifest["thresholds"]
-        return None if thresholds is None else Thresholds(**thresholds)
+        """Of the cause `uncertainty`; None until they have been fitted."""
+        alerts = self.manifest["alerts"]
+        return None if alerts is None else Thresholds.of_entry(alerts)
+
+    @cached_property
+    def licence(self) -> Licence | None:
+        """Of the weights; None if it is not stated."""
+        licence = self.manifest["licence"]
+        return None if licence is None else Licence(**licence)
+
+    @property
+    def monte_carlo_tolerances(self) -> Mapping[str, float]:
+        """How near the node must come to Monte Carlo; empty where nothing is promised."""
+        return dict((self.manifest["tolerances"] or {}).get("monte_carlo") or {})
 
 
 def load_bundle(path: Path | str) -> Bundle:
     """The bundle in folder `path`, if it is whole, unchanged and of a known version."""
     folder = Path(path)
-    manifest = _read_manifest(folder)
-    version = manifest.get("schema")
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise PenumbraError(
-            f"{folder} is a bundle of schema version {version} and this Penumbra knows up to "
-            f"{SCHEMA_VERSION}: update Penumbra, or export the model again with this one"
-        )
-    _check_manifest(manifest, f"{folder / MANIFEST}", "export the model again")
+    manifest = read_manifest(_read_manifest(folder), str(folder / MANIFEST), str(folder))
     for name, expected in manifest["files"].items():
         _check_file(folder / name, expected)
     return Bundle(folder, manifest)
@@ -193,7 +201,7 @@ def write_bundle(
             manifest["files"] = {name: _sha256(made / name) for name in files}
             if (target / CARD).is_file():
                 shutil.copyfile(target / CARD, made / CARD)
-            _check_manifest(manifest, f"the manifest of {target}", "this is what was to be written")
+            check_manifest(manifest, f"the manifest of {target}", "this is what was to be written")
             text = yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=100)
             (made / MANIFEST).write_text(text, encoding="utf-8")
             _flush(made.iterdir())
@@ -204,6 +212,12 @@ def write_bundle(
             "choose another folder"
         ) from error
     return Bundle(target, manifest)
+
+
+def rewrite_bundle(bundle: Bundle, **changes: Any) -> Bundle:
+    """The same bundle, whole or not at all, with other parts of the manifest."""
+    kept = {k: v for k, v in bundle.manifest.items() if k not in ("schema", "files")}
+    return write_bundle(bundle.path, kept | changes, {f: bundle.path / f for f in bundle.files})
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -223,21 +237,6 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict):
         raise PenumbraError(f"{file} is not a manifest of a bundle: export the model again")
     return manifest
-
-
-def _check_manifest(manifest: Mapping[str, Any], where: str, what_to_do: str) -> None:
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import best_match
-
-    schema = json.loads(
-        resources.files("penumbra").joinpath("schemas/manifest.schema.json").read_text()
-    )
-    error = best_match(Draft202012Validator(schema).iter_errors(manifest))
-    if error is not None:
-        key = ".".join(map(str, error.absolute_path)) or "the whole"
-        what = " ".join(error.message.split())
-        what = what if len(what) <= 200 else f"{what[:197]}..."
-        raise PenumbraError(f"{where} is not valid at {key}: {what}; {what_to_do}")
 
 
 def _check_file(file: Path, expected: str) -> None:

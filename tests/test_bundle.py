@@ -14,15 +14,80 @@ from penumbra.bundle import (
     ClassSpec,
     DepthSpec,
     InputSpec,
+    Licence,
+    ModelReference,
     OutputSpec,
+    RuleSpec,
     Thresholds,
     load_bundle,
+    rewrite_bundle,
     write_bundle,
 )
 from penumbra.errors import PenumbraError
 
 FILES = {"model.onnx": b"a graph " * 40, "weights.safetensors": b"some weights " * 40}
 MANIFEST = {
+    "name": "street",
+    "task": "segmentation",
+    "licence": {"spdx": "Apache-2.0", "research_only": False},
+    "model": {
+        "entry_point": "segnet",
+        "reference": "penumbra.offline.models.segnet:SegNet",
+        "arguments": {"dropout": "encdec", "rate": 0.5, "width": 0.25},
+    },
+    "rules": {"relu": "moment", "softmax": "jacobian", "variance": "diagonal"},
+    "precision": "fp32",
+    "input": {
+        "name": "image",
+        "height": 360,
+        "width": None,
+        "channel_order": "bgr",
+        "working_size": {"height": 360, "width": 480},
+    },
+    "outputs": [
+        {
+            "name": "labels",
+            "dtype": "uint8",
+            "shape": [360, None],
+            "meaning": "the most probable class",
+            "unit": "class number",
+            "optional": False,
+            "role": "prediction",
+        }
+    ],
+    "classes": [
+        {"name": "road", "colour": [128, 64, 128]},
+        {"name": "sky", "colour": [128, 128, 128]},
+    ],
+    "depth": None,
+    "gains": None,
+    "alerts": {
+        "false_alarm_rate": 0.01,
+        "frames": 101,
+        "drives": 3,
+        "causes": {
+            "uncertainty": {
+                "output": "uncertainty",
+                "direction": "above",
+                "frame": 0.02,
+                "pixel": 0.1,
+            }
+        },
+    },
+    "tolerances": {"precisions": {"fp32": {"labels": 0.9999}}, "monte_carlo": {"spearman": 0.9}},
+    "provenance": {
+        "command": "penumbra export …",
+        "version": "0.1.0",
+        "seed": 0,
+        "data": "CamVid",
+        "created": "2026-01-01T00:00:00+00:00",
+        "torch": "2.13.0",
+    },
+}
+
+
+SCHEMA_1 = {
+    "schema": 1,
     "name": "street",
     "task": "segmentation",
     "variant": {
@@ -52,7 +117,7 @@ MANIFEST = {
     "depth": None,
     "calibration": None,
     "thresholds": {"pixel": 0.1, "frame": 0.02, "false_alarm_rate": 0.01, "frames": 101},
-    "tolerances": None,
+    "tolerances": {"labels": 0.9999, "monte_carlo": {"spearman": 0.9}},
     "provenance": {
         "command": "penumbra export …",
         "version": "0.1.0",
@@ -88,9 +153,17 @@ def refusal(folder) -> str:
 def test_what_is_written_is_read(folder):
     bundle = load_bundle(str(folder))
     assert (bundle.name, bundle.task, bundle.precision) == ("street", "segmentation", "fp32")
-    assert bundle.input == InputSpec("image", 360, None, "bgr")
+    assert bundle.input == InputSpec("image", 360, None, "bgr", (360, 480))
     assert bundle.outputs == [
-        OutputSpec("labels", "uint8", (360, None), "the most probable class", "class number", False)
+        OutputSpec(
+            "labels",
+            "uint8",
+            (360, None),
+            "the most probable class",
+            "class number",
+            False,
+            "prediction",
+        )
     ]
     assert bundle.classes == [
         ClassSpec("road", (128, 64, 128)),
@@ -105,9 +178,41 @@ def test_what_is_written_is_read(folder):
     assert {k: v for k, v in bundle.manifest.items() if k not in ("schema", "files")} == MANIFEST
 
 
+def test_the_model_its_rules_and_its_licence_are_typed(folder):
+    bundle = load_bundle(folder)
+    assert bundle.model == ModelReference(
+        "segnet",
+        "penumbra.offline.models.segnet:SegNet",
+        {"dropout": "encdec", "rate": 0.5, "width": 0.25},
+    )
+    assert bundle.rules == RuleSpec("moment", "jacobian", "diagonal")
+    assert bundle.licence == Licence("Apache-2.0", research_only=False)
+    assert bundle.monte_carlo_tolerances == {"spearman": 0.9}
+
+
+def test_a_bundle_of_schema_1_is_read(folder):
+    """Brought to schema 2: the same facts under their new names."""
+    written = load_bundle(folder)
+    old = {**SCHEMA_1, "files": written.manifest["files"]}
+    (folder / "manifest.yaml").write_text(yaml.safe_dump(old))
+    bundle = load_bundle(folder)
+    assert bundle.manifest["schema"] == SCHEMA_VERSION
+    assert bundle.model.entry_point == "segnet" and bundle.model.reference is None
+    assert bundle.model.arguments == written.model.arguments
+    for name in ("rules", "outputs", "classes", "depth", "thresholds", "monte_carlo_tolerances"):
+        assert getattr(bundle, name) == getattr(written, name), name
+    assert bundle.manifest["tolerances"] == written.manifest["tolerances"]
+    assert (bundle.licence, bundle.input.working_size) == (None, None)
+    # Written again, it is of schema 2.
+    assert load_bundle(rewrite_bundle(bundle, name="again").path).name == "again"
+    assert yaml.safe_load((folder / "manifest.yaml").read_text())["schema"] == SCHEMA_VERSION
+    edit(folder, lambda m: (m.clear(), m.update({**old, "variant": {}})))
+    assert "is not valid at variant:" in refusal(folder)
+
+
 def test_depth_has_a_camera_and_no_classes(tmp_path):
     camera = {"baseline_m": 0.54, "focal_per_width": 0.58, "max_depth_m": 80.0}
-    depth = {**MANIFEST, "task": "depth", "classes": [], "depth": camera, "thresholds": None}
+    depth = {**MANIFEST, "task": "depth", "classes": [], "depth": camera, "alerts": None}
     bundle = write_bundle(tmp_path / "depth", depth, FILES)
     assert bundle.depth == DepthSpec(0.54, 0.58, 80.0)
     assert bundle.classes == []
@@ -176,7 +281,13 @@ def test_newer_version_is_named(folder):
         (lambda m: m["outputs"][0].update(dtype="float64"), "outputs.0.dtype"),
         (lambda m: m["classes"][1].update(colour=[0, 0, 256]), "classes.1.colour.2"),
         (lambda m: m["classes"][1].update(colour=[0, 0]), "classes.1.colour"),
-        (lambda m: m["thresholds"].pop("frame"), "thresholds"),
+        (
+            lambda m: m["alerts"]["causes"]["uncertainty"].pop("frame"),
+            "alerts.causes.uncertainty",
+        ),
+        (lambda m: m["alerts"]["causes"].update(weather={}), "alerts"),
+        (lambda m: m["input"].update(working_size={"height": 360}), "input.working_size"),
+        (lambda m: m["rules"].update(relu="guess"), "rules.relu"),
         (lambda m: m["files"].pop("model.onnx"), "files"),
         (lambda m: m["files"].update({"../outside": "0" * 64}), "files"),
         (lambda m: m["files"].update({"model.onnx": "short"}), "files.model.onnx"),

@@ -11,11 +11,19 @@ import pytest
 import rclpy
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.task import Future
+from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
-from penumbra_msgs.msg import FrameStats, OodAlert, OodRegion
+from penumbra.bags import open_bag
+from penumbra_msgs.msg import FrameStats, OodAlert, OodCause, OodRegion
 
 SOURCES = Path(__file__).resolve().parents[1] / "ros2_ws/src/penumbra_msgs/msg"
-TYPES = {"FrameStats": FrameStats, "OodAlert": OodAlert, "OodRegion": OodRegion}
+TYPES = {kind.__name__: kind for kind in (FrameStats, OodAlert, OodCause, OodRegion)}
+    "FrameStats": FrameStats,
+    "OodAlert": OodAlert,
+    "OodCause": OodCause,
+    "OodRegion": OodRegion,
+}
 PATIENCE = 60.0  # seconds until an answer counts as lost; usually it takes milliseconds
 
 # Latched, as the node publishes alerts: a subscriber that comes late still gets the last one.
@@ -60,6 +68,13 @@ def filled_alert() -> OodAlert:
                       max_uncertainty=0.1875),
         ],
         reason="score 0.31 over 0.22 in 4 of 5 frames — “unknown object”",
+        causes=[
+            OodCause(cause=OodCause.UNCERTAINTY, level=OodAlert.ALERT, score=0.3125,
+                     threshold=0.21875, direction=OodCause.ABOVE, unit="1", reason="over"),
+            OodCause(cause=OodCause.CAMERA, level=OodAlert.OK, score=0.75, threshold=0.5,
+                     direction=OodCause.BELOW, unit="1", reason="sharp enough"),
+        ],
+        site="depot-north@9c1f0a2b",
     )  # fmt: skip
     alert.header.stamp.sec, alert.header.stamp.nanosec = 1_700_000_000, 999_999_999
     alert.header.frame_id = "camera_front"
@@ -107,3 +122,53 @@ def test_every_field_says_what_it_means(name):
         assert len(comment) > 10, f"{name}.{field} has no comment"
         if re.match(r"u?int|float|double", fields[field]):
             assert re.search(r"\[\w+\]|\d \.\. |[<>]", comment) or field.endswith("_ms"), field
+
+
+# OodAlert and OodRegion as 0.1 recorded them.
+ALERT_0_1 = """
+std_msgs/Header header
+uint8 level
+string unit
+string model
+float32 frame_score
+float32 frame_threshold
+float32 pixel_threshold
+float32 uncertain_fraction
+uint32 image_width
+uint32 image_height
+OodRegion[] regions
+string reason
+"""
+REGION_0_1 = """
+uint32 x
+uint32 y
+uint32 width
+uint32 height
+uint32 area
+float32 mean_uncertainty
+float32 max_uncertainty
+"""
+
+
+def test_a_recording_of_0_1_is_read(tmp_path):
+    """Its alerts have neither causes nor a site; everything else is as it was recorded."""
+    store = get_typestore(Stores.ROS2_JAZZY)
+    store.register(get_types_from_msg(REGION_0_1, "penumbra_msgs/msg/OodRegion"))
+    store.register(get_types_from_msg(ALERT_0_1, "penumbra_msgs/msg/OodAlert"))
+    kinds = store.types
+    header = kinds["std_msgs/msg/Header"](
+        stamp=kinds["builtin_interfaces/msg/Time"](sec=7, nanosec=8), frame_id="camera"
+    )
+    region = kinds["penumbra_msgs/msg/OodRegion"](1, 2, 3, 4, 5, 0.5, 0.75)
+    alert = kinds["penumbra_msgs/msg/OodAlert"](
+        header, 3, "1", "street@00000000", 0.25, 0.125, 0.0625, 0.5, 48, 36, [region], "over"
+    )
+    with Writer(tmp_path / "old", version=9, storage_plugin=StoragePlugin.MCAP) as writer:
+        topic = writer.add_connection("/penumbra/ood", alert.__msgtype__, typestore=store)
+        writer.write(topic, 9, store.serialize_cdr(alert, alert.__msgtype__))
+    with open_bag(tmp_path / "old") as bag:
+        [(name, _, read)] = list(bag)
+    assert name == "/penumbra/ood"
+    assert (read.level, read.frame_score, read.reason) == (3, 0.25, "over")
+    assert (read.regions[0].x, read.header.frame_id) == (1, "camera")
+    assert not hasattr(read, "causes")

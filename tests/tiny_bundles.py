@@ -12,11 +12,18 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, checker, helper, numpy_helper
 
-from penumbra.bundle import Bundle, write_bundle
+from penumbra.bundle import Bundle, Thresholds, write_bundle
 
 CLASSES = ("road", "sky", "car", "tree")
 OPSET, IR_VERSION = 20, 10  # what TensorRT 10.3 and ONNX Runtime 1.20 still read
 BASELINE_M, FOCAL_PER_WIDTH, MAX_DEPTH_M = 0.5, 0.8, 80.0
+ROLES = {
+    "labels": "prediction",
+    "disparity": "prediction",
+    "uncertainty": "uncertainty",
+    "confidence": "confidence",
+    "frame_score": "score",
+}
 
 
 def segmentation(
@@ -131,18 +138,21 @@ def _write(folder, nodes, constants, size, outputs, changes) -> Bundle:
     )
     checker.check_model(model, full_check=True)
     height, width = (extent if isinstance(extent, int) else None for extent in size)
+    if thresholds := changes.pop("thresholds", None):
+        changes["alerts"] = Thresholds(**thresholds).entry()
     manifest = {
         "name": folder.name,
-        "variant": {
-            "architecture": "tiny",
-            "dropout": "none",
-            "rate": 0.0,
-            "width": 1.0,
-            "relu": "moment",
-            "variance": "diagonal",
-        },
+        "licence": None,
+        "model": {"entry_point": "tiny", "reference": None, "arguments": {}},
+        "rules": {"relu": "moment", "softmax": "jacobian", "variance": "diagonal"},
         "precision": "fp32",
-        "input": {"name": "image", "height": height, "width": width, "channel_order": "bgr"},
+        "input": {
+            "name": "image",
+            "height": height,
+            "width": width,
+            "channel_order": "bgr",
+            "working_size": None,
+        },
         "outputs": [
             {
                 "name": name,
@@ -151,11 +161,12 @@ def _write(folder, nodes, constants, size, outputs, changes) -> Bundle:
                 "meaning": name,
                 "unit": "1",
                 "optional": optional,
+                "role": ROLES.get(name, "map"),
             }
             for name, (kind, shape, optional) in outputs.items()
         ],
-        "calibration": None,
-        "thresholds": None,
+        "gains": None,
+        "alerts": None,
         "tolerances": None,
         "provenance": {
             "command": "tests/tiny_bundles.py",
