@@ -19,11 +19,6 @@ from penumbra_msgs.msg import FrameStats, OodAlert, OodCause, OodRegion
 
 SOURCES = Path(__file__).resolve().parents[1] / "ros2_ws/src/penumbra_msgs/msg"
 TYPES = {kind.__name__: kind for kind in (FrameStats, OodAlert, OodCause, OodRegion)}
-    "FrameStats": FrameStats,
-    "OodAlert": OodAlert,
-    "OodCause": OodCause,
-    "OodRegion": OodRegion,
-}
 PATIENCE = 60.0  # seconds until an answer counts as lost; usually it takes milliseconds
 
 # Latched, as the node publishes alerts: a subscriber that comes late still gets the last one.

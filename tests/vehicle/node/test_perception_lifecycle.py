@@ -11,6 +11,7 @@ import pytest
 import tiny_bundles
 from perception import STUB_NODE, NodeProcess, running
 
+from penumbra.bundle import SCHEMA_VERSION
 from penumbra_msgs.msg import FrameStats
 
 ROUNDS = 50
@@ -55,7 +56,7 @@ def test_a_bad_bundle_is_one_clear_line_and_the_node_can_be_configured_again(pee
     (corrupt / "model.onnx").write_bytes(b"something else")
     newer = shutil.copytree(folder, folder.with_name("newer"))
     manifest = newer / "manifest.yaml"
-    manifest.write_text(manifest.read_text().replace("schema: 1", "schema: 99"))
+    manifest.write_text(manifest.read_text().replace(f"schema: {SCHEMA_VERSION}", "schema: 99"))
     tiny_bundles.depth(folder.with_name("depth"))
     wrong = {
         "missing": "no bundle at .*missing",
