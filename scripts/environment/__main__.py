@@ -1,9 +1,9 @@
-"""Make the environment .venv, or bring it up to date: Python packages, ROS 2, messages, penumbra.
+"""Create the environment .venv, or update it: Python packages, ROS 2, messages, penumbra.
 
-Run by `scripts/setup`; needs nothing but Python's own library. Each part has a fingerprint of what
-it is made from; those of the finished parts stand in a stamp inside `.venv`, so a second run finds
-nothing to do. Whatever leaves an environment half made (a kill, a deleted file, a clone that was
-moved) is noticed, and the environment made anew.
+Run by `scripts/setup`; needs only the standard library. Each part has a fingerprint of its inputs.
+Those of the finished parts are kept in a stamp inside `.venv`, so that a second run has nothing to
+do. An incomplete environment (after a kill, a deleted file, a moved clone) is detected and created
+anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from places import LOCK, LOG, STAMP, VENV, VENV_PYTHON
 from plan import PROFILES, fingerprints, make_plan
 from process import SetupError, clean_environment, run, say
 
-# What the environment is for, tried each time: 0.5 s, and files deleted by hand are noticed.
+# Run each time: it takes 0.5 s, and files deleted by hand are noticed.
 CHECK = (
     "import numpy, rclpy, yaml, penumbra; from penumbra_msgs.msg import OodAlert;"
     " OodAlert.__import_type_support__()"
@@ -31,7 +31,7 @@ CHECK = (
 
 
 def main() -> int:
-    """Exit code 0, or 2 with one line that says what is wrong and what to do."""
+    """Exit code 0, or 2 with one line that says what is wrong and how to fix it."""
     parser = argparse.ArgumentParser(prog="scripts/setup", description=__doc__.partition("\n")[0])
     help_profile = "run: the vehicle half, small, no torch; dev: everything (default)"
     parser.add_argument("profile", nargs="?", choices=PROFILES, default="dev", help=help_profile)
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def bring_up_to_date(profile: str) -> None:
-    """Make every part whose fingerprint is not in the stamp."""
+    """Make every part whose fingerprint differs from the stamp's."""
     stamp = read_stamp()
     plan = make_plan(profile, os.environ, stamp)
     wanted = fingerprints(plan)
@@ -81,7 +81,7 @@ def bring_up_to_date(profile: str) -> None:
             write_stamp(facts, done, working_on=part)
         try:
             make(plan)
-        except SetupError:  # it ended by itself, so what was finished before still stands
+        except SetupError:  # not killed, so the parts that were finished before are intact
             if part != "venv":
                 write_stamp(facts, done)
             raise
@@ -93,7 +93,7 @@ def bring_up_to_date(profile: str) -> None:
 
 
 def works() -> bool:
-    """Whether the environment does what it is for."""
+    """Whether the environment passes the check."""
     check = [VENV_PYTHON, "-c", CHECK]
     try:
         done = subprocess.run(check, env=clean_environment(), cwd="/", capture_output=True)
@@ -103,7 +103,7 @@ def works() -> bool:
 
 
 def read_stamp() -> dict:
-    """What the last run finished; {} where there is no environment, or one that nobody knows."""
+    """What the last run finished; {} where there is no environment, or an unknown one."""
     try:
         stamp = json.loads(STAMP.read_text())
     except (OSError, ValueError):
@@ -112,7 +112,7 @@ def read_stamp() -> dict:
 
 
 def write_stamp(facts: dict, done: dict[str, str], **more: str) -> None:
-    """Note what is finished; `working_on` is left behind by a part that was interrupted."""
+    """Record what is finished; an interrupted part leaves `working_on` behind."""
     temporary = STAMP.with_suffix(".tmp")
     temporary.write_text(json.dumps({**facts, "parts": done, **more}, indent=2))
     temporary.replace(STAMP)
@@ -120,7 +120,7 @@ def write_stamp(facts: dict, done: dict[str, str], **more: str) -> None:
 
 @contextlib.contextmanager
 def only_one() -> Iterator[None]:
-    """Hold the lock of this clone; a second set-up waits, and then finds the work done."""
+    """Hold the lock of this clone; a second set-up waits, and then has nothing to do."""
     with LOCK.open("w") as lock:
         os.set_inheritable(lock.fileno(), True)
         try:

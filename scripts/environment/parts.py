@@ -1,4 +1,4 @@
-"""The parts of the environment, each made by one function, in the order of PARTS."""
+"""The parts of the environment, one function each, in the order of PARTS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from process import SetupError, run
 
 
 def check_surroundings(plan: Plan) -> None:
-    """Everything that would fail after minutes of downloading, asked for in advance."""
+    """Check in advance what would otherwise fail after minutes of downloading."""
     here = (platform.system(), platform.machine())
     if not plan.sourced and here != ("Linux", "x86_64"):
         raise SetupError(
@@ -45,7 +45,7 @@ def check_surroundings(plan: Plan) -> None:
 
 
 def make_venv(plan: Plan) -> None:
-    """An empty virtual environment in place of whatever was there."""
+    """An empty virtual environment; an old one is deleted."""
     if VENV.is_symlink() or VENV.is_file():
         VENV.unlink()
     shutil.rmtree(VENV, ignore_errors=True)
@@ -54,14 +54,14 @@ def make_venv(plan: Plan) -> None:
 
 
 def install_packages(plan: Plan) -> None:
-    """Everything from PyPI, in one go so that pip sees all conditions together."""
+    """Everything from PyPI, in one call so that pip resolves all requirements together."""
     arguments = [f for name in plan.requirements for f in ("-r", REQUIREMENTS / name)]
     arguments += [f for name in plan.constraints for f in ("-c", REQUIREMENTS / name)]
     pip("installing Python packages (minutes, the first time)", *arguments)
 
 
 def fit_packages(plan: Plan) -> None:
-    """Make what pip installed fit this machine, and find ROS 2 with nothing sourced."""
+    """Adapt the installed packages to this machine, so that ROS 2 is found with nothing sourced."""
     if not plan.sourced:
         mend_wheels()
         mend_colcon()
@@ -84,7 +84,7 @@ def mend_wheels() -> None:
 
 
 def mend_colcon() -> None:
-    """Put the quotes around the Python in its setup scripts that a path with spaces needs."""
+    """Quote the path of Python in colcon's setup scripts: it may contain spaces."""
     for template in VENV.glob("lib/python3.*/site-packages/colcon_*/shell/template/prefix.*sh.em"):
         text = template.read_text()
         call = "\n$_colcon_python_executable "
@@ -130,7 +130,7 @@ def build_messages(plan: Plan) -> None:
 
 
 def install_penumbra(plan: Plan) -> None:
-    """The package itself, from the source tree: an edit is seen at once."""
+    """The package itself, editable: from the source tree."""
     pip("installing penumbra", "--no-build-isolation", "--no-deps", "-e", ROOT)
 
 

@@ -1,4 +1,4 @@
-"""What is to be done: every decision of the set-up, taken before anything is touched."""
+"""Every decision of the set-up, taken before anything is changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from places import HOOK, REQUIREMENTS, ROOT, VENV, WORKSPACE
 from process import SetupError
 
-PROFILES = ("run", "dev")  # each holds all of those before it
+PROFILES = ("run", "dev")  # each includes those before it
 ROS_PATHS = ("AMENT_PREFIX_PATH", "CMAKE_PREFIX_PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
@@ -34,10 +34,10 @@ class Plan:
 
 
 def make_plan(profile: str, environ: Mapping[str, str], previous: Mapping) -> Plan:
-    """Decide from the surroundings and from what the stamp of an existing environment says.
+    """Decide from the environment variables and the stamp of an existing environment.
 
-    An environment keeps the profile, the Python and the sourced ROS 2 that it was made with, so
-    that `scripts/demo` in a new terminal does not undo the work of `scripts/test` in another.
+    An environment keeps the profile, the Python and the sourced ROS 2 that it was created with, so
+    that `scripts/demo` in a new terminal does not undo what `scripts/test` did in another.
     """
     profile = max(profile, previous.get("profile") or profile, key=PROFILES.index)
     profiles = [f"{name}.txt" for name in PROFILES[: PROFILES.index(profile) + 1]]

@@ -1,4 +1,4 @@
-"""Run a command quietly: progress for the person, everything for the log, one line if it fails."""
+"""Run a command quietly: progress on the terminal, output in the log, one line if it fails."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from pathlib import Path
 
 from places import LOG, ROOT
 
-# By these another environment, or a shell that sourced one, would leak into this one.
+# Through these, another environment or a sourced shell would leak into this one.
 FOREIGN = ("PYTHONPATH", "PYTHONHOME", "COLCON_PREFIX_PATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")
 FOREIGN_ROS = ("AMENT_PREFIX_PATH", "CMAKE_PREFIX_PATH")  # unless a ROS 2 was sourced on purpose
 
-# pip calls an index that it cannot reach "no matching distribution", after one of these.
+# Of an unreachable index pip reports "no matching distribution", after one of these.
 UNREACHABLE = ("Retrying (Retry(", "ReadTimeoutError", "ConnectionError", "Connection broken")
 
 
 class SetupError(Exception):
-    """What is wrong and what to do, in one line."""
+    """What is wrong and how to fix it, in one line."""
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Progress goes to stderr: stdout belongs to whatever runs after the set-up."""
+    """Print progress to stderr: stdout belongs to the program that runs after the set-up."""
     print(text, end=end, file=sys.stderr, flush=True)
 
 
 def clean_environment() -> dict[str, str]:
-    """The surroundings without the traces of other environments."""
+    """The environment variables without those of other environments."""
     foreign = FOREIGN if os.environ.get("ROS_DISTRO") else FOREIGN + FOREIGN_ROS
     return {name: value for name, value in os.environ.items() if name not in foreign}
 
@@ -64,7 +64,7 @@ def run(title: str, command: Sequence[object], cwd: Path = ROOT) -> str:
 
 @contextlib.contextmanager
 def progress(title: str, output: list[str]) -> Iterator[None]:
-    """Show that the work goes on, also while it is silent, and how long it took."""
+    """Show progress, also while the command prints nothing, and the time it took."""
     if not title:
         yield
         return
@@ -92,11 +92,11 @@ def progress(title: str, output: list[str]) -> Iterator[None]:
 
 
 def diagnose(title: str, output: str) -> str:
-    """What a failed command means for the person in front of it."""
+    """What a failed command means for the user."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [number for number, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)]
     first = errors[0] if errors else -1
-    cause = " ".join(lines[first:][:3])[:300] or "it said nothing"  # CMake wraps its lines
+    cause = " ".join(lines[first:][:3])[:300] or "it printed nothing"  # CMake wraps its lines
     if any(sign in output for sign in UNREACHABLE):
         cause = (
             "the package index cannot be reached. Check the network, the proxy or PIP_INDEX_URL and"
