@@ -108,7 +108,7 @@ def test_colcon_test_sees_every_test_once(workspace):
 
 
 def test_cloned_into_the_src_of_a_workspace(tmp_path):
-    """colcon stops at the first package it finds; docs/deployment.md gives two ways to the second."""
+    """colcon stops at the first package it finds; docs/deployment.md shows two ways to go on."""
     copy_of_the_clone(tmp_path / "src/penumbra")
     messages = "src/penumbra/ros2_ws/src/penumbra_msgs"
     assert packages(colcon(tmp_path, "list")) == {"penumbra": "src/penumbra"}

@@ -123,7 +123,7 @@ def test_half_made_environment_is_made_anew(clone, shell_environment, remains):
     length = len(stamp) if remains == "interrupted" else 10
     (venv / "penumbra-setup.json").write_text(stamp[:length])
     done = setup(clone, shell_environment, "run", **OFFLINE)
-    assert ".venv is half made or damaged; making it anew" in done.stderr
+    assert ".venv is incomplete or damaged; creating it anew" in done.stderr
     assert "making .venv: done" in done.stderr
     assert not (venv / "leftover").exists()
 

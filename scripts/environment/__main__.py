@@ -68,7 +68,7 @@ def bring_up_to_date(profile: str) -> None:
     LOG.write_text(f"scripts/setup {profile}: {json.dumps(asdict(plan), indent=2)}\n")
     check_surroundings(plan)
     if damaged:
-        say("scripts/setup: .venv is half made or damaged; making it anew")
+        say("scripts/setup: .venv is incomplete or damaged; creating it anew")
         done = {}
     say(f"Setting up .venv ({plan.profile}): {plan.python}, ROS {plan.ros}")
     facts = {"python": plan.python, "sourced": plan.sourced, "profile": stamp.get("profile")}
