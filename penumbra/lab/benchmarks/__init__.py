@@ -1,1 +1,1 @@
-"""Speed, measured as ratios within one run: `penumbra benchmark`."""
+"""Speed, memory and scaling, measured as ratios within one run: `penumbra benchmark`."""

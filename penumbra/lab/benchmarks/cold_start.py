@@ -1,4 +1,4 @@
-"""A bundle's first frame in a Python of its own: what a vehicle does once after switching on."""
+"""A bundle's first frame in a fresh Python process, as after power-on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
 
-# The peak is the process's own (VmHWM): getrusage's ru_maxrss begins with that of the parent.
+# Peak memory is VmHWM: getrusage's ru_maxrss starts at the peak of the parent process.
 _PROGRAM = """
 import json, pathlib, sys, time
 begin = time.perf_counter()
@@ -39,7 +39,7 @@ with Pipeline(sys.argv[1], config) as p:
 
 @dataclass(frozen=True)
 class ColdStart:
-    """From the first import to the first result, in a process of its own."""
+    """From the first import to the first result, in a fresh process."""
 
     runner: str
     seconds: float
@@ -47,13 +47,13 @@ class ColdStart:
     load_seconds: float
     infer_seconds: float
     cpu_seconds: float
-    megabytes: float  # the most that was resident, over all frames
+    megabytes: float  # peak resident memory, over all frames
 
 
 def fresh_process(
     bundle: Bundle, size: tuple[int, int], runner: str, threads: int, frames: int = 1
 ) -> ColdStart:
-    """Start Python, load the bundle, run so many frames of `size` (height, width)."""
+    """Start Python, load the bundle, process frames of `size` (height, width)."""
     words = [str(bundle.path.resolve()), runner, *map(str, (threads, *size, frames))]
     command = [sys.executable, "-c", _PROGRAM, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

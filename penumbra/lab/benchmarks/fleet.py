@@ -1,8 +1,8 @@
-"""What a second worker is worth: the same bags on a Ray of one core, and on one of two.
+"""Speed-up by a second worker: the same bags on Ray with one core, and with two.
 
-Every worker has one thread. Time runs from the moment when the first worker has its first bag to
-the last result, so starting Ray does not count, but whatever the workers do to each other does. All
-is computed each time: no run finds the samples of another.
+Every worker has one thread. Time is from the start of the first bag to the last result: it does not
+include starting Ray, but includes contention between the workers. The cache of samples is empty at
+the start of every run.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from penumbra.offline.scenes.street_drive import street_drive
 from penumbra.verification.fleet import Job, VerificationSettings, jobs_of
 from penumbra.verification.on_ray import on_ray
 
-BAGS, FRAMES = 4, 2  # as many bags for each of two workers
+BAGS, FRAMES = 4, 2  # an even number of bags for two workers
 WORKERS = (1, 2)
 
 
 @dataclass(frozen=True)
 class FleetSpeedUp:
-    """Seconds by the number of workers, round by round, and how many times as fast two are."""
+    """Seconds of each round by number of workers, and the speed-up of two over one."""
 
     bundle: str
     bags: int
@@ -45,7 +45,7 @@ class FleetSpeedUp:
 def measure(
     bundle: Bundle, width: int, height: int, samples: int, rounds: int, runner: str = "auto"
 ) -> FleetSpeedUp:
-    """By turns with one worker and with two; the ratio is the median of the rounds' own."""
+    """Alternately with one worker and with two; the ratio is the median over the rounds."""
     seconds: dict[int, list[float]] = {workers: [] for workers in WORKERS}
     with TemporaryDirectory(prefix="penumbra-fleet-") as folder:
         bags = [Path(folder) / f"drive-{seed}" for seed in range(BAGS)]
@@ -66,7 +66,7 @@ def measure(
 def _time(jobs: Sequence[Job], workers: int, bar: tqdm) -> float:
     before = os.environ.get("PENUMBRA_CACHE")
     with TemporaryDirectory(prefix="penumbra-fleet-") as cache:
-        os.environ["PENUMBRA_CACHE"] = cache  # a Ray that is started now has it too
+        os.environ["PENUMBRA_CACHE"] = cache  # inherited by Ray, which starts later
         try:
             results = []
             for job, result in on_ray(threads=1, workers=workers)(jobs):

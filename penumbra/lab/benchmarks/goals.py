@@ -1,4 +1,4 @@
-"""What is to be reached, in one place, and the table that holds what was measured against it."""
+"""The goals of all benchmarks, and the table that compares measurements with them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from penumbra.bundle import Bundle
 
-# What a measurement found under the key of a goal: a number, or why there is none.
+# By key of a goal: the measured number, or why there is none.
 Measured = Mapping[str, "float | str"]
 
-NOT_YET = "not yet measured"
+NOT_MEASURED = "not yet measured"
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,22 @@ class Goal:
 
     @property
     def text(self) -> str:
+        """The limit, as in the table."""
         return f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}".strip()
 
     def reached(self, value: float) -> bool:
+        """Whether a measured value meets the goal."""
         return value >= self.limit if self.at_least else value <= self.limit
 
 
-# Kinds of networks: the shipped bundle of each, and what a user calls it.
+# Kinds of networks: the shipped bundle of each, and its name in the table.
 SHIPPED = {
     "class": "segnet-camvid-class",
     "encdec": "segnet-camvid-encdec",
     "monodepth": "monodepth-kitti",
 }
 _NAMES = {"class": "SegNet class", "encdec": "SegNet encdec", "monodepth": "Monodepth"}
-# Forms of the variance, and what each may cost over the network without any.
+# Forms of the variance, and their permitted cost relative to the network without variance.
 _COSTS = {
     "class": {"diagonal": 1.05, "class covariance": 1.3},
     "encdec": {"diagonal": 1.5, "fast": 1.8, "truthful": 3.0},
@@ -99,33 +101,33 @@ GOALS = {
 
 
 def network_kind(bundle: Bundle) -> str:
-    """The kind by which goals are set; an error never, but perhaps a kind without goals."""
+    """The kind of a bundle's network, by which goals are set; other kinds have no goals."""
     variant = bundle.variant
     architecture = variant["architecture"]
     return variant["dropout"] if architecture == "segnet" else architecture
 
 
 def variance_form(bundle: Bundle) -> str:
-    """Which form of the variance a bundle has, by the name that its cost is known by."""
+    """The form of a bundle's variance, as in the keys of the goals."""
     variance = bundle.variant["variance"]
     if variance == "diagonal":
         return variance
     if variance.endswith("fast"):
         return "fast"
-    # Depth has no classes: gains are all that a calibration adds there, and they cost nothing.
+    # Depth has no class covariance: its gains are folded into the weights and cost nothing.
     return {"encdec": "truthful", "class": "class covariance"}.get(network_kind(bundle), "diagonal")
 
 
-def known(measured: Measured) -> dict[str, float | str]:
-    """What there is a goal for, in the order of the goals."""
+def with_goals(measured: Measured) -> dict[str, float | str]:
+    """The measurements that have a goal, in the order of the goals."""
     return {key: measured[key] for key in GOALS if key in measured}
 
 
-def table(measured: Measured, keys: Iterable[str] = GOALS) -> str:
-    """In Markdown, as docs/benchmarks.md has it; what is missing was not yet measured."""
+def goal_table(measured: Measured, keys: Iterable[str] = GOALS) -> str:
+    """Markdown, as in docs/benchmarks.md."""
     lines = ["| what | goal | measured | reached |", "| --- | --- | --- | --- |"]
     for goal in map(GOALS.__getitem__, keys):
-        value = measured.get(goal.key, NOT_YET)
+        value = measured.get(goal.key, NOT_MEASURED)
         if isinstance(value, str):
             cells = value, "–"
         else:

@@ -1,6 +1,6 @@
-"""The most memory that a propagated network needs, over that of the same network without noise.
+"""Peak memory of a propagated network relative to the same network without noise.
 
-Each runs in fresh processes, by turns: what one has used cannot be seen in the other.
+Both run alternately in fresh processes, so that neither affects the peak of the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tqdm import tqdm
 from penumbra.bundle import Bundle
 from penumbra.lab.benchmarks.cold_start import fresh_process
 
-FRAMES = 3  # in each process; the second and third show what is kept
+FRAMES = 3  # in each process; later frames show memory that is retained
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class PeakMemory:
 def measure(
     bundle: Bundle, size: tuple[int, int], runner: str, threads: int, processes: int
 ) -> PeakMemory:
-    """Medians over so many processes of each; the ratio is the median of the rounds' own."""
+    """Medians over the processes of each; the ratio is the median over the rounds."""
     from penumbra.offline.export import plain_bundle
 
     with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""One picture: how the time grows, and every ratio beside its goal."""
+"""One figure: how time scales, and every ratio with its goal."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ _SLOPES = tuple(_UNITS)
 
 
 def draw(measured: Measured, scaling: Mapping[str, Any] | None) -> bytes:
-    """A PNG of what there is."""
-    bars = [
-        (goal, measured[goal.key])
-        for goal in GOALS.values()
-        if isinstance(measured.get(goal.key), float) and not goal.unit and goal.key not in _SLOPES
-    ]
+    """A PNG of the available measurements."""
+    ratios = [goal for goal in GOALS.values() if not goal.unit and goal.key not in _SLOPES]
+    values = [(goal, measured.get(goal.key)) for goal in ratios]
+    bars = [(goal, value) for goal, value in values if isinstance(value, float)]
     if not bars and not scaling:
-        raise PenumbraError("--plot: there is no ratio to draw; leave it out")
+        raise PenumbraError("--plot: this measurement has no ratio to draw; leave it out")
     return png(lambda: _figure(bars, scaling))
 
 
@@ -43,7 +41,7 @@ def _figure(bars: list[tuple[Goal, float]], scaling: Mapping[str, Any] | None) -
 
 
 def _lines(axes: Axes, scaling: Mapping[str, Any]) -> None:
-    """Each line over its own smallest size, so that both fit under one pair of axes."""
+    """Each line relative to its smallest size, so that both fit into one plot."""
     styles = {"pixels": (BLUE, "o", "-"), "multiply-adds": (ORANGE, "s", "--")}
     longest = 1.0
     for name, line in scaling.items():
@@ -55,9 +53,9 @@ def _lines(axes: Axes, scaling: Mapping[str, Any]) -> None:
                   linestyle=dashes, label=label)  # fmt: skip
         longest = max(longest, amounts[-1] / amounts[0])
     axes.plot([1, longest], [1, longest], color=BLACK, linewidth=0.8, linestyle=":",
-              label="in proportion: slope 1")  # fmt: skip
-    axes.set(xscale="log", yscale="log", title="How one propagated frame grows")
-    axes.set(xlabel="times the smallest size", ylabel="times the time of the smallest")
+              label="proportional: slope 1")  # fmt: skip
+    axes.set(xscale="log", yscale="log", title="Time of one propagated frame")
+    axes.set(xlabel="size relative to the smallest", ylabel="time relative to the smallest")
     for axis in (axes.xaxis, axes.yaxis):
         _plain_numbers(axis)
     axes.set_box_aspect(1)
@@ -66,7 +64,7 @@ def _lines(axes: Axes, scaling: Mapping[str, Any]) -> None:
 
 
 def _bars(axes: Axes, bars: list[tuple[Goal, float]]) -> None:
-    """Ratios from 1 on, to either side; the goal as a stroke across each."""
+    """Ratios as bars from 1 in either direction; the goal as a mark across each."""
     places = np.arange(len(bars))[::-1]
     values = np.array([value for _, value in bars])
     goals = np.array([goal.limit for goal, _ in bars])
@@ -89,7 +87,7 @@ def _bars(axes: Axes, bars: list[tuple[Goal, float]]) -> None:
     axes.set(ylim=(-0.7, len(bars) - 0.3), title="Ratios within one run, and their goals")
     axes.grid(visible=False, axis="y")
     _plain_numbers(axes.xaxis)
-    # Below the axes: between bars of any length there may be no room.
+    # Below the axes: bars of any length may leave no room between them.
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -1.1 / (len(bars) + 4)), ncols=3,
                 fontsize=8, markerscale=0.6)  # fmt: skip
 

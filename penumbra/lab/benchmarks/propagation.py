@@ -1,4 +1,4 @@
-"""What variance propagation costs, relative to the plain network it is made from."""
+"""The cost of variance propagation relative to the plain network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHANNELS, SIZE, LAYERS, CLASSES = 64, (96, 128), 6, 11
 
 @dataclass(frozen=True)
 class PropagationCost:
-    """A propagated network against its plain form; `name` is the key of its goal."""
+    """A propagated network relative to its plain form; `name` is the key of its goal."""
 
     name: str
     ratio: float
@@ -31,8 +31,8 @@ class PropagationCost:
     propagated: dict[str, float]
 
 
-def costs(repetitions: int, threads: int) -> list[PropagationCost]:
-    """The cost of a dropout before the last layer, and of one before everything."""
+def propagation_costs(repetitions: int, threads: int) -> list[PropagationCost]:
+    """With dropout before the last layer, and with dropout before the first."""
     with torch_threads(threads):
         return _costs(repetitions, threads)
 
@@ -74,12 +74,15 @@ def _exported(
     name: str, model: nn.Module, x: Tensor, session: Session, repetitions: int
 ) -> PropagationCost:
     with TemporaryDirectory() as folder:
-        sessions = []
-        for number, module in enumerate((model, fold_batch_norms(propagate(model)))):
-            file = Path(folder) / f"{number}.onnx"
-            torch.onnx.export(module, (x,), file, dynamo=True, verbose=False)
-            sessions.append(session(file, x))
-    return _cost(name, *sessions, repetitions)
+        plain = session(_onnx(model, x, Path(folder) / "plain.onnx"), x)
+        walk = fold_batch_norms(propagate(model))
+        propagated = session(_onnx(walk, x, Path(folder) / "propagated.onnx"), x)
+    return _cost(name, plain, propagated, repetitions)
+
+
+def _onnx(module: nn.Module, x: Tensor, file: Path) -> Path:
+    torch.onnx.export(module, (x,), file, dynamo=True, verbose=False)
+    return file
 
 
 def _onnxruntime(file: Path, x: Tensor, threads: int) -> Callable[[], Any]:

@@ -1,4 +1,4 @@
-"""What each measurement prints, what it leaves for machines, and which goals it speaks to."""
+"""The measurements: what each prints, stores as JSON, and contributes to the goals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penumbra.bundle import Bundle, load_bundle
 from penumbra.errors import PenumbraError
@@ -15,13 +15,16 @@ from penumbra.share import bundle_folder
 from penumbra.vehicle.pipeline import PipelineConfig
 from penumbra.vehicle.runners import RUNNERS, RunnerSettings, runner_class
 
-NODE_MS = 100.0  # of the bare model that the node is held against
+if TYPE_CHECKING:
+    from penumbra.replay.node_benchmark import NodeOverhead
+
+NODE_MS = 100.0  # of the bare model that the node is compared with
 CAMERA_FRAMES = 20  # in a row with one camera, then as many with two
 
 
 @dataclass(frozen=True)
 class BenchmarkOptions:
-    """What the user asked for."""
+    """The user's options, see `penumbra benchmark --help`."""
 
     bundle: str | None = None
     size: tuple[int, int] | None = None  # width, height
@@ -33,6 +36,7 @@ class BenchmarkOptions:
     frames: int = 4
 
     def load(self, default: str | None = None) -> Bundle:
+        """The chosen bundle, or else the default of the measurement."""
         name = self.bundle or default
         if name is None:
             raise PenumbraError("--bundle is missing: give the folder of a bundle, or its name")
@@ -40,27 +44,30 @@ class BenchmarkOptions:
 
     @property
     def width_height(self) -> tuple[int, int]:
+        """The size of images."""
         return self.size or (480, 360)
 
     @property
     def height_width(self) -> tuple[int, int]:
+        """The size of images in the order of array axes."""
         width, height = self.width_height
         return height, width
 
 
 @dataclass(frozen=True)
 class BenchmarkReport:
-    """Figures for machines, and numbers by the keys of the goals."""
+    """All figures, for JSON, and those that have a goal, by its key."""
 
     figures: dict[str, Any]
     measured: dict[str, float | str] = field(default_factory=dict)
 
 
-def propagation(asked: BenchmarkOptions) -> BenchmarkReport:
-    from penumbra.lab.benchmarks.propagation import costs
+def propagation(options: BenchmarkOptions) -> BenchmarkReport:
+    """Propagated networks relative to the plain networks."""
+    from penumbra.lab.benchmarks.propagation import propagation_costs
 
-    threads = asked.threads or 1  # ratios of plain arithmetic repeat best on one
-    found = costs(asked.repetitions, threads)
+    threads = options.threads or 1  # ratios of plain arithmetic vary least on one thread
+    found = propagation_costs(options.repetitions, threads)
     for cost in found:
         print(f"{cost.name:24} {cost.ratio:6.3f}   {_ms(cost.propagated)} / {_ms(cost.plain)}")
     figures = {"threads": threads, "costs": [asdict(cost) for cost in found]}
@@ -71,11 +78,12 @@ def _ms(facts: dict[str, float]) -> str:
     return f"{facts['median_ms']:.1f} ms (p99 {facts['p99_ms']:.1f})"
 
 
-def runner(asked: BenchmarkOptions) -> BenchmarkReport:
+def runner(options: BenchmarkOptions) -> BenchmarkReport:
+    """A bundle's first frame, and its later frames relative to other forms of the network."""
     from penumbra.lab.benchmarks import runner as benchmark
 
-    bundle, (width, height) = asked.load(), asked.width_height
-    first = benchmark.cold_start(bundle, (height, width), asked.runner, asked.threads)
+    bundle, (width, height) = options.load(), options.width_height
+    first = benchmark.cold_start(bundle, (height, width), options.runner, options.threads)
     print(f"{bundle.name} {width}x{height} on {first.runner}")
     print(
         f"first frame {first.seconds:.2f} s (import {first.import_seconds:.2f}, load "
@@ -84,7 +92,12 @@ def runner(asked: BenchmarkOptions) -> BenchmarkReport:
         flush=True,
     )
     lines = benchmark.compare(
-        bundle, (height, width), asked.runner, asked.threads, asked.repetitions, asked.samples
+        bundle,
+        (height, width),
+        options.runner,
+        options.threads,
+        options.repetitions,
+        options.samples,
     )
     for line in lines:
         print(
@@ -92,27 +105,29 @@ def runner(asked: BenchmarkOptions) -> BenchmarkReport:
             f"{line.over_p99_ms:.1f}) / {line.under_ms:.1f} ms (p99 {line.under_p99_ms:.1f})"
         )
     figures = {"first_frame": asdict(first), "comparisons": [asdict(line) for line in lines]}
-    return BenchmarkReport(figures, benchmark.measured(bundle, lines, asked.samples))
+    return BenchmarkReport(figures, benchmark.measured(bundle, lines, options.samples))
 
 
-def node(asked: BenchmarkOptions) -> BenchmarkReport:
+def node(options: BenchmarkOptions) -> BenchmarkReport:
+    """The overhead of the ROS 2 node over the bare model."""
     from penumbra.replay.process import need_ros
 
     need_ros()
     from penumbra.replay.node_benchmark import measure
 
-    def measured(bundle: Bundle) -> Any:
-        frames = max(asked.repetitions, 10)
-        return measure(bundle, frames, *asked.width_height, asked.runner, asked.threads)
+    def overhead(bundle: Bundle) -> NodeOverhead:
+        frames = max(options.repetitions, 10)
+        return measure(bundle, frames, *options.width_height, options.runner, options.threads)
 
-    if asked.bundle is not None:
-        found = measured(asked.load())
+    if options.bundle is not None:
+        found = overhead(options.load())
     else:
         from penumbra.lab.benchmarks.untrained import bundle_of_about
 
         with TemporaryDirectory() as folder:
-            how = PipelineConfig(asked.runner, settings=RunnerSettings(threads=asked.threads))
-            found = measured(bundle_of_about(NODE_MS, Path(folder), asked.height_width, how))
+            settings = RunnerSettings(threads=options.threads)
+            config = PipelineConfig(options.runner, settings=settings)
+            found = overhead(bundle_of_about(NODE_MS, Path(folder), options.height_width, config))
     print(f"{found.bundle} {found.width}x{found.height} on {found.runner}, {found.frames} frames")
     print(f"bare model      {found.bare_p50:8.2f} ms (p99 {found.bare_p99:.2f})")
     print(
@@ -125,42 +140,41 @@ def node(asked: BenchmarkOptions) -> BenchmarkReport:
         f"{found.postprocess_p50:.2f}, messages {found.publish_p50:.2f}"
     )
     print(f"round trip      {found.round_trip_p50:8.2f} ms, image sent to last output received")
-    goals = {"node": found.ratio, "node, overhead": found.overhead_p50}
-    return BenchmarkReport(
-        {"node": found.as_dict()}, goals if asked.width_height == (480, 360) else {}
-    )
+    goals: dict[str, float | str] = {"node": found.ratio, "node, overhead": found.overhead_p50}
+    is_goal_size = options.width_height == (480, 360)
+    return BenchmarkReport({"node": found.as_dict()}, goals if is_goal_size else {})
 
 
-def scaling(asked: BenchmarkOptions) -> BenchmarkReport:
+def scaling(options: BenchmarkOptions) -> BenchmarkReport:
+    """How time scales with the pixels, and with the multiply-adds."""
     from penumbra.lab.benchmarks import scaling as benchmark
 
-    bundle = asked.load("segnet-street")
-    how = asked.runner, asked.threads, asked.repetitions
+    bundle = options.load("segnet-street")
+    how = options.runner, options.threads, options.repetitions
     lines = {
         "pixels": benchmark.with_pixels(bundle, *how),
         "multiply-adds": benchmark.with_multiply_adds(*how),
     }
     for name, line in lines.items():
         what = bundle.name if name == "pixels" else "SegNet of several widths"
-        print(f"{what}: time grows with the {name} to the power of {line.slope:.3f}")
+        print(f"{what}: time is proportional to the {name} to the power of {line.slope:.3f}")
         for point in line.points:
             print(f"  {point.name:14} {point.amount:14,d}   {point.median_ms:9.2f} ms "
                   f"(p99 {point.p99_ms:.2f})")  # fmt: skip
-    slopes = {name: line.slope for name, line in lines.items()}
-    return BenchmarkReport(
-        {"scaling": {name: asdict(line) for name, line in lines.items()}}, slopes
-    )
+    figures = {"scaling": {name: asdict(line) for name, line in lines.items()}}
+    return BenchmarkReport(figures, {name: line.slope for name, line in lines.items()})
 
 
-def cameras(asked: BenchmarkOptions) -> BenchmarkReport:
+def cameras(options: BenchmarkOptions) -> BenchmarkReport:
+    """The throughput of two cameras on one engine relative to one camera."""
     from penumbra.replay.process import need_ros
 
     need_ros()
     from penumbra.replay.node_benchmark import compare_cameras
 
-    bundle = asked.load("segnet-street")
-    rounds = max(3, asked.repetitions // 2)
-    how = *asked.width_height, asked.runner, asked.threads
+    bundle = options.load("segnet-street")
+    rounds = max(3, options.repetitions // 2)
+    how = *options.width_height, options.runner, options.threads
     found = compare_cameras(bundle, rounds, CAMERA_FRAMES, *how)
     print(
         f"{found.bundle} {found.width}x{found.height} on {found.runner}: one camera "
@@ -170,27 +184,28 @@ def cameras(asked: BenchmarkOptions) -> BenchmarkReport:
     return BenchmarkReport({"cameras": asdict(found)}, {"cameras": found.ratio})
 
 
-def memory(asked: BenchmarkOptions) -> BenchmarkReport:
+def memory(options: BenchmarkOptions) -> BenchmarkReport:
+    """Peak memory relative to the network without noise."""
     from penumbra.lab.benchmarks.memory import measure
 
-    bundle = asked.load("segnet-camvid-encdec")
-    processes = max(3, asked.repetitions // 4)
-    found = measure(bundle, asked.height_width, asked.runner, asked.threads, processes)
+    bundle = options.load("segnet-camvid-encdec")
+    processes = max(3, options.repetitions // 4)
+    found = measure(bundle, options.height_width, options.runner, options.threads, processes)
     print(
         f"{bundle.name} on {found.runner}: peak {found.propagated_mib:.0f} MiB propagated, "
         f"{found.deterministic_mib:.0f} MiB deterministic, {found.ratio:.3f} times as much"
     )
-    return BenchmarkReport(
-        {"memory": asdict(found)}, {f"{network_kind(bundle)}/memory": found.ratio}
-    )
+    goals: dict[str, float | str] = {f"{network_kind(bundle)}/memory": found.ratio}
+    return BenchmarkReport({"memory": asdict(found)}, goals)
 
 
-def fleet(asked: BenchmarkOptions) -> BenchmarkReport:
+def fleet(options: BenchmarkOptions) -> BenchmarkReport:
+    """The speed-up of verification on Ray by a second worker."""
     from penumbra.lab.benchmarks.fleet import measure
 
-    bundle = asked.load("segnet-street")
-    rounds = max(1, asked.repetitions // 7)
-    found = measure(bundle, *asked.width_height, asked.samples, rounds, asked.runner)
+    bundle = options.load("segnet-street")
+    rounds = max(1, options.repetitions // 7)
+    found = measure(bundle, *options.width_height, options.samples, rounds, options.runner)
     one, two = (", ".join(f"{value:.1f}" for value in found.seconds[n]) for n in (1, 2))
     print(
         f"{found.bundle}: {found.bags} bags of {found.frames} frames {found.width}x{found.height}, "
@@ -200,30 +215,22 @@ def fleet(asked: BenchmarkOptions) -> BenchmarkReport:
     return BenchmarkReport({"fleet": asdict(found)}, {"fleet": found.ratio})
 
 
-def parity(asked: BenchmarkOptions) -> BenchmarkReport:
-    from penumbra.verification import parity as held
+def parity(options: BenchmarkOptions) -> BenchmarkReport:
+    """Agreement of the CPU runners with PyTorch's propagation."""
+    from penumbra.verification import parity as benchmark
 
-    if asked.images is None:
-        raise PenumbraError("--images is missing: give a folder of pictures of ordinary streets")
-    if asked.frames < 1:
-        raise PenumbraError(f"--frames is {asked.frames}: at least one picture is needed")
-    bundle = asked.load()
-    names = [asked.runner]
-    if asked.runner == "auto":
-        installed = [
-            name for name in RUNNERS if runner_class(name).obstacle(RunnerSettings()) is None
-        ]
-        names = [name for name in installed if not name.startswith("tensorrt")]
-    sizes = held.SIZES
-    if asked.size or bundle.input.height is not None:
-        sizes = [asked.height_width if asked.size else (bundle.input.height, bundle.input.width)]
-    files = held.spread(asked.images, asked.frames)
+    if options.images is None:
+        raise PenumbraError("--images is missing: give a folder of images of ordinary streets")
+    if options.frames < 1:
+        raise PenumbraError(f"--frames is {options.frames}: at least one image is needed")
+    bundle = options.load()
+    files = benchmark.spread(options.images, options.frames)
     print(
-        f"share of equal labels (goal {held.PREDICTION}) and uncertainty "
-        f"({held.UNCERTAINTY}); flips of poolings; the shares with the same choices"
+        f"share of equal labels (goal {benchmark.PREDICTION}) and uncertainty "
+        f"({benchmark.UNCERTAINTY}); flipped poolings; the shares with aligned poolings"
     )
     found = []
-    for one in held.measure(bundle, files, names, sizes):
+    for one in benchmark.measure(bundle, files, _runners(options), _sizes(options, bundle)):
         found.append(asdict(one))
         print(
             f"{one.width}x{one.height} {one.image:20.20} {one.runner:12} "
@@ -234,6 +241,24 @@ def parity(asked: BenchmarkOptions) -> BenchmarkReport:
             flush=True,
         )
     return BenchmarkReport({"parity": found})
+
+
+def _runners(options: BenchmarkOptions) -> list[str]:
+    """The chosen runner; for auto all CPU runners that are installed."""
+    if options.runner != "auto":
+        return [options.runner]
+    installed = [name for name in RUNNERS if runner_class(name).obstacle(RunnerSettings()) is None]
+    return [name for name in installed if not name.startswith("tensorrt")]
+
+
+def _sizes(options: BenchmarkOptions, bundle: Bundle) -> list[tuple[int, int]]:
+    """Height and width of images: the chosen size, or the bundle's, or several."""
+    from penumbra.verification.parity import SIZES
+
+    if options.size:
+        return [options.height_width]
+    height, width = bundle.input.height, bundle.input.width
+    return SIZES if height is None or width is None else [(height, width)]
 
 
 REPORTS: dict[str, Callable[[BenchmarkOptions], BenchmarkReport]] = {

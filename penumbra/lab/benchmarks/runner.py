@@ -1,15 +1,16 @@
-"""One bundle on one runner: the first frame from a cold start, and what every further one costs.
+"""One bundle on one runner: the first frame after a cold start, and the cost of later frames.
 
-All times of a comparison come from one interleaved run; the ratios are what can be repeated.
+All times of a comparison come from one interleaved run, whose ratios are reproducible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from penumbra.lab.timing import Timing, interleaved, ratio, torch_threads
 from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 from penumbra.vehicle.runners import RunnerSettings
 
+if TYPE_CHECKING:
+    from torch import nn
+
 STARTS = 5
 DETERMINISTIC, DIAGONAL, FAST = "deterministic", "plain diagonal", "fast"
 PROPAGATED = "propagated"
@@ -28,7 +32,7 @@ IN_PYTORCH = "PyTorch, {}"
 
 @dataclass(frozen=True)
 class TimeRatio:
-    """One line: how much longer `over` takes than `under`."""
+    """The time of `over` divided by that of `under`."""
 
     over: str
     under: str
@@ -40,7 +44,7 @@ class TimeRatio:
 
 
 def cold_start(bundle: Bundle, size: tuple[int, int], runner: str, threads: int) -> ColdStart:
-    """Start a fresh Python several times; the run with the median total is returned."""
+    """The median of several fresh processes, by total time."""
     runs = [fresh_process(bundle, size, runner, threads) for _ in range(STARTS)]
     return sorted(runs, key=lambda run: run.seconds)[STARTS // 2]
 
@@ -55,14 +59,14 @@ def compare(
 ) -> list[TimeRatio]:
     """The bundle on its runner against the same network without noise, and against PyTorch.
 
-    A bundle that is more than the plain diagonal is compared in that form as well, and if it has
-    the gains for it, in the fast one.
+    A bundle whose variance is not diagonal is also compared in the diagonal form, and if it has
+    gains for it, in the fast form.
     """
     import torch
 
     from penumbra.offline.export import plain_bundle
     from penumbra.offline.export.walk import walk_of_bundle
-    from penumbra.offline.gains_file import gains_file
+    from penumbra.offline.gains_file import load_gains
     from penumbra.offline.models import load_model
     from penumbra.propagation.montecarlo import monte_carlo
 
@@ -75,15 +79,15 @@ def compare(
     with TemporaryDirectory() as folder, torch_threads(threads):
         forms = {DETERMINISTIC: plain_bundle(bundle, Path(folder) / "plain"), PROPAGATED: bundle}
         if variance_form(bundle) != "diagonal":
-            forms[DIAGONAL] = _exported(bundle, Path(folder) / "diagonal", calibrated=False)
-        if gains_file(bundle.path, "fast").is_file():
+            forms[DIAGONAL] = _exported(bundle, Path(folder) / "diagonal", use_gains=False)
+        if load_gains(bundle.path, "fast") is not None:
             forms[FAST] = _exported(bundle, Path(folder) / "fast", variance="fast")
         pipelines = {name: Pipeline(form, settings) for name, form in forms.items()}
         try:
             for pipeline in pipelines.values():
                 pipeline.activate()
             candidates: dict[str, Callable[[], Any]] = {
-                name: lambda p=pipeline: p.process(image) for name, pipeline in pipelines.items()
+                name: partial(pipeline.process, image) for name, pipeline in pipelines.items()
             }
             eager = {
                 IN_PYTORCH.format(name): walk_of_bundle(form, model, folded=False)
@@ -92,7 +96,7 @@ def compare(
             }
             eager[IN_PYTORCH.format(DETERMINISTIC)] = head
             for name, network in eager.items():
-                candidates[name] = _without_gradients(lambda of=network: of(x))
+                candidates[name] = _without_gradients(partial(network, x))
             times = interleaved(candidates, repetitions)
             slow = {sampled: lambda: monte_carlo(head, x, samples=samples), **candidates}
             slow_times = interleaved(slow, max(2, repetitions // 10), warm_up=0)
@@ -119,7 +123,7 @@ def measured(bundle: Bundle, comparisons: list[TimeRatio], samples: int) -> dict
     found: dict[str, float | str] = {
         f"{kind}/eager": ratios[IN_PYTORCH.format(PROPAGATED), PROPAGATED]
     }
-    sampled = IN_PYTORCH.format("MC-50")  # what the goals are about
+    sampled = IN_PYTORCH.format("MC-50")  # the goals are defined for 50 samples
     for form, name in ((PROPAGATED, variance_form(bundle)), (DIAGONAL, "diagonal"), (FAST, "fast")):
         if (form, DETERMINISTIC) in ratios:
             found[f"{kind}/{name}"] = ratios[form, DETERMINISTIC]
@@ -131,14 +135,14 @@ def measured(bundle: Bundle, comparisons: list[TimeRatio], samples: int) -> dict
 
 
 def _exported(
-    bundle: Bundle, out: Path, calibrated: bool = True, variance: str = "truthful"
+    bundle: Bundle, out: Path, use_gains: bool = True, variance: str = "truthful"
 ) -> Bundle:
-    """As `penumbra export` makes it of the bundle's own weights and gains."""
+    """The bundle that `penumbra export` makes from its weights and gains."""
     from penumbra.offline.export import ExportOptions, export_bundle
 
     image = bundle.input
     options = ExportOptions(image.height, image.width, image.channel_order, variance=variance)
-    return export_bundle(bundle.path, out, options, calibrated=calibrated)
+    return export_bundle(bundle.path, out, options, use_gains=use_gains)
 
 
 def _comparison(over: str, under: str, times: dict[str, Timing]) -> TimeRatio:
@@ -157,8 +161,8 @@ def _without_gradients(call: Callable[[], Any]) -> Callable[[], Any]:
     return timed
 
 
-def _probabilities_of(model: Any) -> Any:
-    """What Monte Carlo samples: class probabilities, or the disparity itself."""
+def _probabilities_of(model: nn.Module) -> nn.Module:
+    """What Monte Carlo samples: class probabilities, or the disparity."""
     from penumbra.offline.models.segnet import Probabilities, SegNet
 
     return Probabilities(model).eval() if isinstance(model, SegNet) else model

@@ -1,7 +1,7 @@
-"""How the propagated pass grows on our runner: with the pixels, and with the multiply-adds.
+"""How the time of a propagated frame scales with the pixels, and with the multiply-adds.
 
-The slope b of least squares through log t = a + b log n: 1 is proportional, below 1 is cheaper. All
-sizes are timed in one interleaved run.
+The slope b of the least-squares line log t = a + b log n: 1 is proportional, less is better than
+proportional. All sizes are timed in one interleaved run.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,7 +21,7 @@ from penumbra.lab.timing import interleaved
 from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 from penumbra.vehicle.runners import RunnerSettings
 
-# Height, width. All but the two cameras' (CamVid, KITTI) are multiples of 32, to which SegNet pads.
+# Height, width. All but those of CamVid and KITTI are multiples of 32, to which SegNet pads.
 SIZES = ((96, 128), (128, 192), (192, 256), (256, 384), (360, 480), (480, 640), (375, 1242))
 WIDTHS = (1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2)
 WIDTH_SIZE = (192, 256)
@@ -28,7 +29,7 @@ WIDTH_SIZE = (192, 256)
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """One size of image or network; `amount` is what the cost is held against."""
+    """One size of image or network; `amount` is the number of pixels or multiply-adds."""
 
     name: str
     amount: int
@@ -38,7 +39,7 @@ class ScalingPoint:
 
 @dataclass(frozen=True)
 class ScalingLine:
-    """Points in the order of their amount, and the slope through them."""
+    """Points in the order of their amount, and the slope of the line through them."""
 
     slope: float
     points: tuple[ScalingPoint, ...]
@@ -51,8 +52,8 @@ def with_pixels(
     repetitions: int,
     sizes: Sequence[tuple[int, int]] = SIZES,
 ) -> ScalingLine:
-    """A bundle that takes any size, on images of all `sizes`."""
-    # A pipeline for each: a runner keeps graphs for no more than two sizes.
+    """A bundle for images of any size, on images of all `sizes`."""
+    # A pipeline for each: a runner keeps compiled graphs for at most two sizes.
     jobs = {f"{width}x{height}": (bundle, (height, width)) for height, width in sizes}
     amounts = {f"{width}x{height}": height * width for height, width in sizes}
     return _line(jobs, amounts, runner, threads, repetitions)
@@ -65,24 +66,24 @@ def with_multiply_adds(
     widths: Sequence[float] = WIDTHS,
     size: tuple[int, int] = WIDTH_SIZE,
 ) -> ScalingLine:
-    """SegNets of several widths with fresh weights, on images of one size.
+    """Untrained SegNets of several widths, on images of one size.
 
-    Counted are the multiply-adds of the deterministic network; the propagated one has a fixed
-    share more.
+    The amounts are the multiply-adds of the deterministic network, to which those of the propagated
+    one are proportional.
     """
-    from penumbra.lab.benchmarks.untrained import multiply_adds, untrained, untrained_bundle
+    from penumbra.lab.benchmarks.untrained import multiply_adds, untrained_bundle, untrained_segnet
 
     with TemporaryDirectory() as folder:
         jobs, amounts = {}, {}
         for width in tqdm(widths, desc="export", leave=False):
             name = f"width {width:g}"
             jobs[name] = untrained_bundle(width, Path(folder) / name, size), size
-            amounts[name] = multiply_adds(untrained(width), size)
+            amounts[name] = multiply_adds(untrained_segnet(width), size)
         return _line(jobs, amounts, runner, threads, repetitions)
 
 
 def slope(amounts: Sequence[float], times: Sequence[float]) -> float:
-    """By least squares through the logarithms."""
+    """The exponent of time as a function of the amount: least squares of the logarithms."""
     return float(np.polyfit(np.log(amounts), np.log(times), 1)[0])
 
 
@@ -100,7 +101,7 @@ def _line(
         for name, (bundle, size) in jobs.items():
             pipeline = open_pipelines.enter_context(Pipeline(bundle, config))
             image = noise.integers(0, 256, (*size, 3), dtype=np.uint8)
-            calls[name] = lambda p=pipeline, i=image: p.process(i)
+            calls[name] = partial(pipeline.process, image)
         times = interleaved(calls, repetitions)
     points = [
         ScalingPoint(name, amounts[name], times[name].median * 1e3, times[name].p99 * 1e3)

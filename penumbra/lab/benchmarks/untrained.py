@@ -1,4 +1,4 @@
-"""SegNets with fresh weights, for what depends on their size and not on what they have learned."""
+"""Untrained SegNets, for measurements that depend on the size of the network alone."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 CLASSES, DROPOUT, RATE = 11, "encdec", 0.2
 
 
-def untrained(width: float) -> SegNet:
-    """The network of Bayesian SegNet at that share of its channels; the same weights each time."""
+def untrained_segnet(width: float) -> SegNet:
+    """Bayesian SegNet with `width` times its channels; the same weights at every call."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         names = [f"class {number}" for number in range(CLASSES)]
@@ -27,8 +27,8 @@ def untrained(width: float) -> SegNet:
 
 
 def untrained_bundle(width: float, folder: Path, size: tuple[int, int]) -> Bundle:
-    """That network, propagated, as a bundle for images of `size` (height, width)."""
-    save_model(untrained(width), folder / "model")
+    """The untrained network, propagated, as a bundle for images of `size` (height, width)."""
+    save_model(untrained_segnet(width), folder / "model")
     options = ExportOptions(*size)
     return export_bundle(folder / "model", folder / "bundle", options, name=f"segnet-{width:g}")
 
@@ -36,21 +36,21 @@ def untrained_bundle(width: float, folder: Path, size: tuple[int, int]) -> Bundl
 def bundle_of_about(
     milliseconds: float, folder: Path, size: tuple[int, int], config: PipelineConfig
 ) -> Bundle:
-    """A network as wide as fits into about that time on this machine, now.
+    """A network whose width is chosen so that a frame takes about that time on this machine.
 
-    Time goes about with the multiply-adds to the power of 0.85, these with the width squared.
+    Time is roughly the multiply-adds to the power of 0.85, and these the width squared.
     """
     first, image = 1 / 8, np.zeros((*size, 3), np.uint8)
     with Pipeline(untrained_bundle(first, folder / "first", size), config) as pipeline:
         taken = interleaved({"frame": lambda: pipeline.process(image)}, 5)["frame"].median * 1e3
     width = first * (milliseconds / taken) ** (1 / 1.7)
-    # Channels by the eight, as the kernels of the runners have them: 1/64 of 512.
+    # Multiples of eight channels (1/64 of 512), as the kernels of the runners need them.
     width = min(max(round(width * 64) / 64, 1 / 64), 1.0)
-    return untrained_bundle(width, folder / "fitting", size)
+    return untrained_bundle(width, folder / "sized", size)
 
 
 def multiply_adds(model: nn.Module, size: tuple[int, int]) -> int:
-    """Of the convolutions of one deterministic pass over an image of `size`."""
+    """The multiply-adds of the convolutions in one deterministic pass for an image of `size`."""
     count = 0
 
     def note(layer: nn.Conv2d, _: object, output: Tensor) -> None:

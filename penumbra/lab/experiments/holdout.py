@@ -27,7 +27,7 @@ from penumbra.lab.experiments.images.segmentation import (
 from penumbra.lab.experiments.reporting.markdown import rows
 from penumbra.lab.experiments.reporting.setting import ExperimentSetting
 from penumbra.lab.figure_style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, axes_grid
-from penumbra.offline.datasets.camvid import CLASSES
+from penumbra.offline.datasets.camvid_classes import CLASSES
 from penumbra.offline.metrics.detection import Detection
 from penumbra.offline.metrics.segmentation import IGNORE
 

@@ -1,4 +1,4 @@
-"""How the speed of one and of two workers is compared; the workers themselves are stand-ins here.
+"""The speed-up by a second worker, with fake workers.
 
 The real ones are tested in tests/verification/test_fleet.py.
 """
@@ -18,7 +18,7 @@ from penumbra.verification.fleet import BagResult
 
 @pytest.fixture
 def caches(monkeypatch):
-    """Two workers that begin a second after each other, and take ten seconds for a bag."""
+    """Workers that start one second apart, and take ten seconds for a bag."""
     seen: list[str] = []
 
     def on_ray(threads, workers):
@@ -46,11 +46,11 @@ def test_time_is_from_the_first_start_to_the_last_end(caches, tmp_path, monkeypa
     assert found["fleet"]["seconds"] == {"1": [40.0] * 2, "2": [21.0] * 2}
     assert found["measured"] == {"fleet": pytest.approx(40 / 21)}
     assert "| ≥ 1.7 | 1.905 | yes |" in capsys.readouterr().out
-    assert len(set(caches)) == 4  # nothing is kept from one run for the next
+    assert len(set(caches)) == 4  # no run reuses the cache of another
     assert os.environ["PENUMBRA_CACHE"] == "before"
 
 
-def test_a_bag_that_fails_is_no_measurement(tmp_path, monkeypatch, capsys):
+def test_a_failed_bag_fails_the_measurement(tmp_path, monkeypatch, capsys):
     def failing(**_):
         return lambda jobs: ((job, BagResult(error="no node")) for job in jobs)
 

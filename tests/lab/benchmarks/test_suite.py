@@ -1,4 +1,4 @@
-"""All measurements in turn: in order, each once, the table at the end, and on after a break."""
+"""All measurements: in order, each once, with a table at the end, and resumed after a break."""
 
 import json
 
@@ -26,7 +26,7 @@ MEASURED = {
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What each measurement was asked, in order; they answer at once."""
+    """The options of each measurement, in order; the measurements are replaced by constants."""
     seen: list[tuple[str, BenchmarkOptions]] = []
 
     def stand_in(what):
@@ -46,7 +46,7 @@ def asked(monkeypatch):
     return seen
 
 
-def test_everything_in_turn_with_one_file_one_table_one_picture(asked, tmp_path, capsys):
+def test_all_measurements_with_one_file_one_table_one_plot(asked, tmp_path, capsys):
     file, plot = tmp_path / "all.json", tmp_path / "all.png"
     words = ["all", "--threads", "1", "--json", str(file), "--plot", str(plot)]
     assert main(["benchmark", *words]) == 0
@@ -78,9 +78,7 @@ def test_a_bundle_that_is_not_shipped_is_left_out_with_a_reason(asked, monkeypat
     assert told in capsys.readouterr().out
 
 
-def test_a_run_that_was_interrupted_goes_on_and_a_finished_one_begins_anew(
-    asked, monkeypatch, tmp_path
-):
+def test_an_interrupted_run_resumes_and_a_finished_one_starts_again(asked, monkeypatch, tmp_path):
     words = ["benchmark", "all", "--json", str(tmp_path / "all.json")]
     with monkeypatch.context() as broken:
 
@@ -103,7 +101,7 @@ def test_a_run_that_was_interrupted_goes_on_and_a_finished_one_begins_anew(
     assert asked[done][0] == "propagation"
 
 
-def test_a_part_that_fails_is_told_and_tried_again(asked, monkeypatch, tmp_path, capsys):
+def test_a_failed_part_is_reported_and_repeated(asked, monkeypatch, tmp_path, capsys):
     words = ["benchmark", "all", "--json", str(tmp_path / "all.json")]
     with monkeypatch.context() as broken:
 
@@ -133,6 +131,6 @@ def test_a_part_that_fails_is_told_and_tried_again(asked, monkeypatch, tmp_path,
         ("fleet --bundle nonesuch", "no bundle at nonesuch"),
     ],
 )
-def test_mistakes_are_told(words, message, capsys):
+def test_mistakes_are_reported(words, message, capsys):
     assert main(["benchmark", *words.split()]) == 2
     assert message in capsys.readouterr().err

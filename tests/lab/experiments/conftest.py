@@ -9,7 +9,7 @@ from exported_networks import street
 from torch import nn
 
 from penumbra.bundle import write_bundle
-from penumbra.offline.datasets.camvid import CLASSES
+from penumbra.offline.datasets.camvid_classes import CLASSES
 from penumbra.offline.export.classes import classes_with_colours
 from penumbra.offline.models import save_model
 from penumbra.offline.models.monodepth import KITTI_RIG, Monodepth

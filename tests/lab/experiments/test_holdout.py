@@ -11,7 +11,7 @@ from penumbra.lab.experiments.images.networks import load_network
 from penumbra.lab.experiments.images.segmentation import frames, propagated, read, sampled
 from penumbra.lab.experiments.reporting.reproduction import reproduce
 from penumbra.lab.experiments.reporting.setting import ExperimentSetting
-from penumbra.offline.datasets.camvid import CLASSES
+from penumbra.offline.datasets.camvid_classes import CLASSES
 from penumbra.offline.metrics.detection import Detection
 
 WITHHELD = ("pedestrian", "bicyclist")

@@ -23,13 +23,13 @@ from penumbra.lab.experiments.distribution_shift.uncertainty_maps import (
 )
 from penumbra.lab.experiments.out_of_distribution import CLEAN, draw, measure, table, verdicts
 from penumbra.lab.experiments.reporting.setting import ExperimentSetting
-from penumbra.offline.datasets.camvid import CLASSES
-from penumbra.offline.datasets.camvid_classes import VOID
+from penumbra.offline.datasets.camvid_classes import CLASSES, VOID
 from penumbra.offline.export import ExportOptions, export_bundle
 from penumbra.offline.export.walk import walk_of_bundle
 from penumbra.offline.metrics.segmentation import IGNORE
 from penumbra.offline.models import load_model, save_model
-from penumbra.offline.models.segnet import SegNet, normalise
+from penumbra.offline.models.network import normalise
+from penumbra.offline.models.segnet import SegNet
 from penumbra.verification.reference import References
 
 HEIGHT, WIDTH = 48, 64

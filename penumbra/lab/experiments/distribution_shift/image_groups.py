@@ -11,7 +11,8 @@ import numpy as np
 
 from penumbra.errors import PenumbraError
 from penumbra.lab.experiments.distribution_shift.corruptions import CORRUPTIONS
-from penumbra.offline.datasets.camvid import images_of, read_image, read_label
+from penumbra.offline.datasets.camvid import images_of, read_label
+from penumbra.offline.datasets.rgb_images import read_rgb_image
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ def camvid_frames(folder: Path, every: int, count: int) -> list[LabelledImage]:
     """Up to `count` frames of CamVid's test split, every n-th from the first on."""
     found = []
     for path in images_of(folder, "test")[::every][:count]:
-        image = read_image(path)
+        image = read_rgb_image(path)
         label = read_label(folder / "testannot" / f"{path.stem}.png", image)
         found.append(LabelledImage(image, label))
     return found
@@ -50,6 +51,6 @@ def photographs(folder: Path, count: int, size: tuple[int, int]) -> list[Labelle
         raise PenumbraError(f"no image (JPEG or PNG) in {folder}")
     places = np.unique(np.arange(count) * len(files) // count)
     scaled = [
-        cv2.resize(read_image(files[place]), size, interpolation=cv2.INTER_AREA) for place in places
+        cv2.resize(read_rgb_image(files[place]), size, interpolation=cv2.INTER_AREA) for place in places
     ]
     return [LabelledImage(image, None) for image in scaled]

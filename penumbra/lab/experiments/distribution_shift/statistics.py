@@ -14,7 +14,7 @@ from penumbra.lab.experiments.distribution_shift.uncertainty_maps import (
     SAMPLED,
     UncertaintyMaps,
 )
-from penumbra.offline.datasets.camvid import CLASSES
+from penumbra.offline.datasets.camvid_classes import CLASSES
 from penumbra.offline.metrics.detection import Detection
 
 METHODS = (OURS, SAMPLED)

@@ -9,11 +9,11 @@ import torch
 
 from penumbra.bundle import load_bundle
 from penumbra.lab.experiments.distribution_shift.image_groups import LabelledImage
-from penumbra.offline.datasets.camvid import CLASSES
+from penumbra.offline.datasets.camvid_classes import CLASSES
 from penumbra.offline.export.walk import walk_of_bundle
 from penumbra.offline.metrics.segmentation import IGNORE
 from penumbra.offline.models import load_model
-from penumbra.offline.training.segmentation import normalised_for
+from penumbra.offline.models.network import normalised_for
 from penumbra.share import bundle_folder
 from penumbra.verification.reference import References
 

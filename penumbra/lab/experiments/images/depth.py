@@ -14,8 +14,8 @@ from penumbra.errors import PenumbraError
 from penumbra.lab.experiments.images.networks import NetworkForms
 from penumbra.lab.experiments.images.result_cache import FOLDER, cached
 from penumbra.lab.experiments.reporting.setting import ExperimentSetting
-from penumbra.offline.datasets.camvid import read_image
 from penumbra.offline.datasets.kitti import KittiRecording, find_measured, read_depth
+from penumbra.offline.datasets.rgb_images import read_rgb_image
 from penumbra.offline.metrics.agreement import Sparsification
 from penumbra.offline.metrics.depth import LEAST, MOST, judged_pixels
 from penumbra.propagation import Moments
@@ -56,7 +56,7 @@ def read(recording: KittiRecording) -> KittiFrame:
         raise PenumbraError(f"{recording.left}: no measured depth")
     camera = recording.calibration.camera if recording.calibration else None
     truth = read_depth(recording.depth)
-    return KittiFrame(recording.left.stem, read_image(recording.left), truth, camera)
+    return KittiFrame(recording.left.stem, read_rgb_image(recording.left), truth, camera)
 
 
 def sampled(

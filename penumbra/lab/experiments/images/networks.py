@@ -17,7 +17,7 @@ from penumbra.offline.export.frame import FrameModule, frame_of
 from penumbra.offline.export.walk import walk_of, walk_of_bundle
 from penumbra.offline.gains_file import load_gains
 from penumbra.offline.models import load_model, read_header
-from penumbra.offline.training.segmentation import normalised_for
+from penumbra.offline.models.network import normalised_for
 from penumbra.propagation import Moments, Propagated, propagate
 from penumbra.share import bundle_folder
 
@@ -57,7 +57,7 @@ class NetworkForms:
 def load_network(name: str) -> NetworkForms:
     """The network of a shipped bundle, or of a bundle's folder."""
     bundle = load_bundle(bundle_folder(name))
-    model, config = load_model(bundle.weights_file), read_header(bundle.weights_file)["config"]
+    model, config = load_model(bundle.weights_file), read_header(bundle.weights_file).config
     variant = bundle.variant
     architecture, softmax = variant["architecture"], variant.get("softmax", "jacobian")
     _, frame, head = frame_of(architecture)
@@ -69,8 +69,7 @@ def load_network(name: str) -> NetworkForms:
         ),
     }
     if beside := load_gains(bundle.path, FAST):
-        gains, facts = beside
-        rules = facts["relu"], facts["softmax"]
-        walks[FAST] = walk_of(model, architecture, *rules, gains, variance=FAST)
+        rules = beside.facts.relu, beside.facts.softmax
+        walks[FAST] = walk_of(model, architecture, *rules, beside.tensors, variance=FAST)
     around = frame(walks[OURS], "rgb", config["mean"], config["std"]).eval()
     return NetworkForms(bundle, model, head(model).eval(), around, walks, config)

@@ -18,7 +18,7 @@ from penumbra.lab.experiments.images.segmentation import (
     sampled,
 )
 from penumbra.lab.experiments.reporting.setting import ExperimentSetting
-from penumbra.offline.datasets.camvid import CLASSES
+from penumbra.offline.datasets.camvid_classes import CLASSES
 from penumbra.offline.metrics.agreement import by_quantile
 from penumbra.offline.metrics.segmentation import IGNORE, Confusion
 

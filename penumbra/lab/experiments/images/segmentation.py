@@ -13,8 +13,9 @@ from penumbra.bundle import WEIGHTS, ClassSpec
 from penumbra.lab.experiments.images.networks import NetworkForms
 from penumbra.lab.experiments.images.result_cache import FOLDER, cached
 from penumbra.lab.experiments.reporting.setting import ExperimentSetting
-from penumbra.offline.datasets.camvid import images_of, read_image, read_label
+from penumbra.offline.datasets.camvid import images_of, read_label
 from penumbra.offline.datasets.camvid_classes import VOID
+from penumbra.offline.datasets.rgb_images import read_rgb_image
 from penumbra.offline.metrics.segmentation import IGNORE
 from penumbra.propagation.montecarlo import monte_carlo
 from penumbra.vehicle.colours import colour_labels
@@ -51,7 +52,7 @@ def frames(folder: Path, every: int) -> list[Path]:
 
 def read(path: Path) -> CamvidFrame:
     """The frame of a test image."""
-    image = read_image(path)
+    image = read_rgb_image(path)
     label = read_label(path.parents[1] / f"{path.parent.name}annot" / f"{path.stem}.png", image)
     return CamvidFrame(path.stem, image, np.where(label == VOID, np.uint8(IGNORE), label))
 

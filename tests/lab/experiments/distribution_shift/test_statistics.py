@@ -15,8 +15,7 @@ from penumbra.lab.experiments.distribution_shift.uncertainty_maps import (
     SAMPLED,
     UncertaintyMaps,
 )
-from penumbra.offline.datasets.camvid import CLASSES
-from penumbra.offline.datasets.camvid_classes import VOID
+from penumbra.offline.datasets.camvid_classes import CLASSES, VOID
 from penumbra.offline.metrics.segmentation import IGNORE
 
 

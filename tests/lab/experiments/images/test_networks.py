@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from penumbra.lab.experiments.images.networks import FAST, OURS, PAPER, load_network
-from penumbra.offline.gains_file import save_gains
+from penumbra.offline.gains_file import GainFacts, save_gains
 
 
 def test_a_network_in_all_its_forms(small_bundle):
@@ -31,7 +31,7 @@ def test_fast_form_exists_only_with_gains_for_it(small_bundle, tmp_path):
     with torch.inference_mode():
         assert FAST not in load_network(folder).walks
         plain = {name: walk(x)[1].variance for name, walk in load_network(folder).walks.items()}
-        facts = {"variance": FAST, "relu": "moment", "softmax": "moment"}
+        facts = GainFacts("moment", "moment", FAST)
         shape = load_network(folder).model.classifier.weight.shape[:2]
         save_gains(folder, {"model.classifier": torch.full((*shape, 1, 1), 4.0)}, facts)
         walks = load_network(folder).walks
