@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(facts))
     else:
         _print(facts, arguments.out)
-    return 0 if finding.disappointment is None else 1
+    return 0 if finding.failure is None else 1
 
 
 def _facts(finding: DemoSummary) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _facts(finding: DemoSummary) -> dict[str, Any]:
         "latency_p99_ms": float(np.nanquantile(latency, 0.99)),
         "visible_from_s": finding.visible_from,
         "alerts": [{"at_s": said.time, "reason": said.reason} for said in finding.alerts],
-        "disappointment": finding.disappointment,
+        "failure": finding.failure,
     }
 
 
@@ -80,5 +80,5 @@ def _print(facts: dict[str, Any], out: Path) -> None:
     rows += [("panel", out / "panel.png"), ("recording", out / "answers")]
     for name, value in rows:
         print(f"{name:10} {value}")
-    if facts["disappointment"]:
-        print(f"not as it should be: {facts['disappointment']}")
+    if facts["failure"]:
+        print(f"not as it should be: {facts['failure']}")

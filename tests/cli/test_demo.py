@@ -21,7 +21,7 @@ def topics_of(recording):
 def test_the_object_is_reported_when_it_comes_and_not_before(tmp_path, capsys):
     assert main(["demo", "--out", str(tmp_path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["disappointment"] is None
+    assert facts["failure"] is None
     assert facts["frames"] == SECONDS * RATE_HZ
     assert facts["alerts"][0]["at_s"] >= facts["visible_from_s"] >= ANOMALY_AT
     assert 0 < facts["latency_p50_ms"] <= facts["latency_p99_ms"]

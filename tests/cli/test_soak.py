@@ -88,7 +88,7 @@ def test_ctrl_c_gives_the_verdict_on_what_was_seen(words, tmp_path):
         rest = process.stdout.read()
     assert process.returncode == 1, "".join(lines) + rest  # too short to be judged
     assert "interrupted after" in rest
-    assert "not to be judged" in rest
+    assert "cannot be judged" in rest
     assert "node ended" not in rest
     assert json.loads((tmp_path / "soak.json").read_text())["record"]["interrupted"]
 

@@ -1,12 +1,12 @@
-"""Whether a node that ran for long is as it was in the beginning.
+"""The verdict of a soak test: growth of resources and latency, and lost frames.
 
-The first tenth of the time is for settling: caches fill, the middleware's shared memory is touched
-for the first time. Of memory, handles and threads the growth is the median of the last tenth minus
-the median of the second tenth, which finds a slope as well as a step:
+The first tenth of the time is for settling: caches fill, the middleware touches its shared memory.
+The growth of memory, handles and threads is the median of the last tenth minus the median of the
+second tenth, which detects a slope as well as a step:
 
     growth = median(x[0.9 T .. T]) - median(x[0.1 T .. 0.2 T])
 
-A steady leak of r per second so shows 0.8 r T of itself.
+A steady leak of r per second shows as 0.8 r T.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 
 from penumbra.replay.load_record import LoadRecord
 
-# A node with a stub for an engine took 0.2 MiB more over 10,000 frames; the allocator's arenas and
-# the middleware's buffers move by a few. One map of labels (480x360: 0.16 MiB) that leaks in every
-# 500th frame is over this after an hour at 10 Hz.
+# A node with a stub engine grew by 0.2 MiB over 10,000 frames; the allocator's arenas and the
+# middleware's buffers vary by a few MiB. A leak of one label map (480x360: 0.16 MiB) every 500
+# frames exceeds this after an hour at 10 Hz.
 MEMORY_MIB = 5.0
 LATENCY = 1.05
-FEWEST = 20  # frames, and looks at the process: two in every tenth
+FEWEST = 20  # frames, and samples of the process: two in every tenth
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SoakFinding:
 
 
 def assess(record: LoadRecord) -> list[SoakFinding]:
-    """Everything that has to hold, whether it does or not."""
+    """All criteria, with whether each is met."""
     lost = f"{record.lost} of {len(record.sent)}"
     reasons = ", ".join(f"{count} {why}" for why, count in record.dropped.items() if count)
     findings = [
@@ -51,11 +51,11 @@ def assess(record: LoadRecord) -> list[SoakFinding]:
             record.lost,
             0,
             record.lost == 0 and bool(record.sent),
-            f"{lost} (the node says: {reasons})" if reasons else lost,
+            f"{lost} (dropped by the node: {reasons})" if reasons else lost,
         ),
     ]
     if record.node_ended:
-        text = f"by itself, after {record.seconds:.0f} s: see its log"
+        text = f"unexpectedly, after {record.seconds:.0f} s: see its log"
         findings.append(SoakFinding("node ended", 1, 0, False, text))
     return findings
 
@@ -78,7 +78,7 @@ def _growth(
     what: str, values: Sequence[float], record: LoadRecord, limit: float, unit: str
 ) -> SoakFinding:
     if len(values) < FEWEST:
-        return _too_few(what, len(values), "looks at the process", limit)
+        return _too_few(what, len(values), "samples of the process", limit)
     grown = growth(values)
     before, after = np.median(tenth(values, 1)), np.median(tenth(values, 9))
     if unit:
@@ -98,9 +98,7 @@ def _latency(record: LoadRecord) -> SoakFinding:
     known = [np.asarray(tenth(record.latency_ms, place)) for place in (0, 9)]
     known = [values[~np.isnan(values)] for values in known]
     if not all(values.size for values in known):
-        return SoakFinding(
-            what, float("nan"), LATENCY, False, "a whole tenth of the frames was lost"
-        )
+        return SoakFinding(what, float("nan"), LATENCY, False, "all frames of a tenth were lost")
     first, last = map(np.median, known)
     p99 = np.nanquantile(record.latency_ms, 0.99)
     text = f"{first:.1f} to {last:.1f} ms ({last / first:.3f} times; p99 of all {p99:.1f} ms)"
@@ -114,5 +112,5 @@ def tenth(values: Sequence[float], place: int) -> Sequence[float]:
 
 
 def _too_few(what: str, count: int, of: str, limit: float) -> SoakFinding:
-    text = f"not to be judged from {count} {of}: at least {FEWEST} are needed"
+    text = f"cannot be judged from {count} {of}: at least {FEWEST} are needed"
     return SoakFinding(what, float("nan"), limit, False, text)

@@ -1,4 +1,4 @@
-"""A node's memory, latency, handles and threads over the time that it was watched."""
+"""Memory, latency, handles and threads of a node over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WINDOWS = 100  # of which the median is drawn
 
 
 def draw(record: LoadRecord) -> bytes:
-    """A PNG."""
+    """The plot as PNG."""
     try:
         from penumbra.lab import drawing
     except ModuleNotFoundError as error:
@@ -32,12 +32,12 @@ def _figure(record: LoadRecord, style: Any) -> Any:
     memory.plot(watched, held, color=style.BLUE, label="the node")
     if len(held) >= FEWEST:
         limit = np.median(tenth(held, 1)) + MEMORY_MIB
-        memory.axhline(limit, color=style.BLACK, linestyle=":", label="may not end above this")
+        memory.axhline(limit, color=style.BLACK, linestyle=":", label="limit at the end")
     memory.set(ylabel="resident memory [MiB]", title=_title(record))
     memory.set_ylim(min(held, default=0) - MEMORY_MIB, None)
     sent, delay = np.array(record.sent) / scale, np.array(record.latency_ms)
     latency.plot(sent, delay, ".", color=style.GREY, markersize=3, alpha=0.6, label="each image")
-    latency.plot(*_medians(sent, delay), color=style.RED, label="median of neighbours")
+    latency.plot(*_medians(sent, delay), color=style.RED, label="running median")
     for place, time in enumerate(sent[np.isnan(delay)]):
         name = "lost" if place == 0 else None
         latency.axvline(time, color=style.BLACK, linewidth=0.8, label=name)
@@ -64,7 +64,7 @@ def _title(record: LoadRecord) -> str:
 
 
 def _medians(times: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of stretches of equally many frames."""
+    """Medians of time and value in windows of equally many frames."""
     known = ~np.isnan(values)
     parts = max(1, min(_WINDOWS, int(known.sum()) // 5))
     pairs = zip(

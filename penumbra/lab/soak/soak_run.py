@@ -1,7 +1,6 @@
-"""The real node under images at a camera's rate for a long time: `penumbra soak`.
+"""A soak test: the real node under images at a camera's rate for a long time.
 
-The node runs in a process of its own and is watched from outside: what it holds, when it answers,
-what it loses.
+The node runs in a separate process. Its memory, latency and lost frames are measured from outside.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,13 +21,16 @@ from penumbra.replay.load_record import LoadRecord
 from penumbra.replay.process import Progress, need_ros, node_process
 from penumbra.share import bundle_folder
 
-SECONDS, RATE_HZ, SEED = 3.0, 10.0, 4  # of the rendered drive, which is sent again and again
+SECONDS, RATE_HZ, SEED = 3.0, 10.0, 4  # of the rendered drive, which is sent in a loop
 LOG = "soak.log"
 
 
 @dataclass(frozen=True)
 class SoakPlan:
-    """What to do. Without a bag a street is rendered; without a rate the node chooses its own."""
+    """Options of a soak test.
+
+    Without a bag a street is rendered; without a rate it follows from the node's speed.
+    """
 
     minutes: float
     bundle: str = "segnet-street"
@@ -47,11 +49,15 @@ class SoakPlan:
 def soak(
     plan: SoakPlan,
     stop: threading.Event,
-    begun: Callable[[LoadRecord], None] = lambda record: None,
-    told: Callable[[float, str], None] = lambda seconds, text: None,
+    on_start: Callable[[LoadRecord], None] = lambda record: None,
+    on_status: Callable[[float, str], None] = lambda seconds, text: None,
     progress: Progress = lambda work, total: work,
 ) -> LoadRecord:
-    """Do it; `stop` ends it early. `progress` shows the rendering, `told` the watching."""
+    """Run the test; `stop` ends it early.
+
+    `on_start` gets the record when the rate is known, `on_status` regularly the seconds and a line;
+    `progress` is for the rendering.
+    """
     need_ros()
     from penumbra.replay import sustained_load as with_ros
     from penumbra.replay.domain import private_domain
@@ -65,17 +71,17 @@ def soak(
             "runner": plan.runner,
             "threads": plan.threads,
             "compressed": "Compressed" in bag.image_topic(plan.image_topic).type,
-            # Best effort loses large images on the way, which is none of the node's doing; with
-            # room for some, whatever is lost was dropped by the node, and counted.
+            # Best effort loses large images in transit. With reliable delivery and a queue, lost
+            # frames were dropped by the node, which counts them.
             "qos.input_reliability": "reliable",
             "qos.input_depth": 5,
             "qos.output_depth": 10,
-            "max_age": 0.0,  # what is late shows as latency
+            "max_age": 0.0,  # late frames show as latency
         }
         with private_domain(), node_process(parameters, log) as node:
             return with_ros.soak(
                 bag, plan.image_topic, bundle, node, plan.minutes * 60, plan.rate_hz, stop,
-                begun, told,
+                on_start, on_status,
             )  # fmt: skip
 
 
@@ -86,6 +92,6 @@ def _drive(plan: SoakPlan, progress: Progress) -> Iterator[Bag]:
         if path is None:
             path = Path(folder) / "drive"
             drive = street_drive(SEED, SECONDS, RATE_HZ)
-            write_drive(type(drive)(progress(drive.frames, drive.total), drive.total), path)
+            write_drive(replace(drive, frames=progress(drive.frames, drive.total)), path)
         with open_bag(path) as bag:
             yield bag

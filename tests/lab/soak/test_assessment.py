@@ -1,4 +1,4 @@
-"""The verdict on a long run, from series that are made up: what grows is found, noise is not."""
+"""The verdict of a soak test from synthetic series: growth is detected, noise is not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNT, SECONDS = 1000, 3600.0
 
 
 def record(memory=None, handles=None, threads=None, latency=None, **changes) -> LoadRecord:
-    """An hour of a node that behaves, but for the series that are given."""
+    """An hour of a healthy node, except for the series that are given."""
     random = np.random.default_rng(0)
     times = np.linspace(0, SECONDS, COUNT)
     memory = 300 + random.normal(0, 1, COUNT) if memory is None else memory
@@ -43,11 +43,11 @@ def step(before: float, more: float, at: float) -> np.ndarray:
     return np.where(np.arange(COUNT) < at * COUNT, before, before + more)
 
 
-def test_a_node_that_stays_as_it_was_passes():
+def test_a_healthy_node_passes():
     assert failures(record()) == []
 
 
-def test_what_is_touched_while_it_settles_does_not_count():
+def test_growth_while_settling_does_not_count():
     assert failures(record(memory=step(200, 100, 0.09), handles=step(10, 20, 0.09))) == []
 
 
@@ -56,7 +56,7 @@ def test_what_is_touched_while_it_settles_does_not_count():
     [
         ({"memory": ramp(300, 10)}, "memory"),
         ({"memory": step(300, 10, 0.5)}, "memory"),
-        # Noise of ten times the leak's own size per look does not hide it.
+        # Noise of ten times the leak per sample does not hide it.
         ({"memory": ramp(300, 10) + np.random.default_rng(1).normal(0, 2, COUNT)}, "memory"),
         ({"handles": step(30, 1, 0.8)}, "handles"),
         ({"handles": np.floor(ramp(30, 9))}, "handles"),
@@ -68,7 +68,7 @@ def test_what_is_touched_while_it_settles_does_not_count():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_grows_or_gets_lost_is_found(changes, what):
+def test_growth_and_losses_are_detected(changes, what):
     assert what in failures(record(**changes))
 
 
@@ -84,7 +84,7 @@ def test_the_tolerance_is_as_stated():
     assert failures(record(memory=ramp(300, MEMORY_MIB / 0.8 + 0.1))) == ["memory"]
 
 
-def test_what_was_too_short_to_judge_does_not_pass():
+def test_a_run_that_is_too_short_does_not_pass():
     short = record(latency=[50.0] * 19)
     short.usage = short.usage[:19]
     assert failures(short) == ["memory", "handles", "threads", "latency, last / first tenth"]

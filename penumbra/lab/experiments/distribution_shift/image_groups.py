@@ -51,6 +51,7 @@ def photographs(folder: Path, count: int, size: tuple[int, int]) -> list[Labelle
         raise PenumbraError(f"no image (JPEG or PNG) in {folder}")
     places = np.unique(np.arange(count) * len(files) // count)
     scaled = [
-        cv2.resize(read_rgb_image(files[place]), size, interpolation=cv2.INTER_AREA) for place in places
+        cv2.resize(read_rgb_image(files[place]), size, interpolation=cv2.INTER_AREA)
+        for place in places
     ]
     return [LabelledImage(image, None) for image in scaled]
