@@ -6,11 +6,12 @@ All times of a comparison come from one interleaved run, whose ratios are reprod
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -74,35 +75,25 @@ def compare(
     settings = PipelineConfig(runner, settings=RunnerSettings(threads=threads))
     model = load_model(bundle.weights_file)
     head = _probabilities_of(model)
-    x = torch.rand(1, 3, *(model.config.get("size") or size))
+    x = torch.rand(1, 3, *(model.input_size or size))
     sampled = IN_PYTORCH.format(f"MC-{samples}")
-    with TemporaryDirectory() as folder, torch_threads(threads):
+    with TemporaryDirectory() as folder, torch_threads(threads), ExitStack() as active:
         forms = {DETERMINISTIC: plain_bundle(bundle, Path(folder) / "plain"), PROPAGATED: bundle}
         if variance_form(bundle) != "diagonal":
             forms[DIAGONAL] = _exported(bundle, Path(folder) / "diagonal", use_gains=False)
         if load_gains(bundle.path, "fast") is not None:
             forms[FAST] = _exported(bundle, Path(folder) / "fast", variance="fast")
-        pipelines = {name: Pipeline(form, settings) for name, form in forms.items()}
-        try:
-            for pipeline in pipelines.values():
-                pipeline.activate()
-            candidates: dict[str, Callable[[], Any]] = {
-                name: partial(pipeline.process, image) for name, pipeline in pipelines.items()
-            }
-            eager = {
-                IN_PYTORCH.format(name): walk_of_bundle(form, model, folded=False)
-                for name, form in forms.items()
-                if name != DETERMINISTIC
-            }
-            eager[IN_PYTORCH.format(DETERMINISTIC)] = head
-            for name, network in eager.items():
-                candidates[name] = _without_gradients(partial(network, x))
-            times = interleaved(candidates, repetitions)
-            slow = {sampled: lambda: monte_carlo(head, x, samples=samples), **candidates}
-            slow_times = interleaved(slow, max(2, repetitions // 10), warm_up=0)
-        finally:
-            for pipeline in pipelines.values():
-                pipeline.deactivate()
+        candidates: dict[str, Callable[[], object]] = {}
+        for name, form in forms.items():
+            pipeline = active.enter_context(Pipeline(form, settings))
+            candidates[name] = partial(pipeline.process, image)
+        for name, form in forms.items():
+            is_plain = name == DETERMINISTIC
+            network = head if is_plain else walk_of_bundle(form, model, folded=False)
+            candidates[IN_PYTORCH.format(name)] = _without_gradients(partial(network, x))
+        times = interleaved(candidates, repetitions)
+        slow = {sampled: lambda: monte_carlo(head, x, samples=samples), **candidates}
+        slow_times = interleaved(slow, max(2, repetitions // 10), warm_up=0)
     noisy = [name for name in forms if name != DETERMINISTIC]
     pairs = [(name, DETERMINISTIC) for name in noisy]
     pairs += [
@@ -151,10 +142,10 @@ def _comparison(over: str, under: str, times: dict[str, Timing]) -> TimeRatio:
     return TimeRatio(over, under, ratio(a, b), *milliseconds)
 
 
-def _without_gradients(call: Callable[[], Any]) -> Callable[[], Any]:
+def _without_gradients(call: Callable[[], object]) -> Callable[[], object]:
     import torch
 
-    def timed() -> Any:
+    def timed() -> object:
         with torch.inference_mode():
             return call()
 

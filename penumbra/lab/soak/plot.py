@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,21 +11,24 @@ from penumbra.errors import PenumbraError
 from penumbra.lab.soak.assessment import FEWEST, MEMORY_MIB, tenth
 from penumbra.replay.load_record import LoadRecord
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _WINDOWS = 100  # of which the median is drawn
 
 
 def draw(record: LoadRecord) -> bytes:
     """The plot as PNG."""
     try:
-        from penumbra.lab import drawing
+        from penumbra.lab import figure_style
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("penumbra"):
             raise
         raise PenumbraError(f"no plot without {error.name}: scripts/setup dev") from None
-    return drawing.png(lambda: _figure(record, drawing))
+    return figure_style.png(lambda: _figure(record, figure_style))
 
 
-def _figure(record: LoadRecord, style: Any) -> Any:
+def _figure(record: LoadRecord, style: ModuleType) -> Figure:
     figure, ((memory,), (latency,), (counts,)) = style.axes_grid(3, 1, (7.5, 2.2), sharex=True)
     unit, scale = ("minutes", 60) if record.seconds >= 180 else ("seconds", 1)
     watched = np.array([h.seconds for h in record.usage]) / scale
@@ -71,4 +75,4 @@ def _medians(times: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndar
         np.array_split(times[known], parts), np.array_split(values[known], parts), strict=True
     )
     middle = [(np.median(t), np.median(v)) for t, v in pairs if t.size]
-    return tuple(np.array(middle).T) if middle else (np.array([]), np.array([]))
+    return np.array([t for t, _ in middle]), np.array([v for _, v in middle])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +15,8 @@ from penumbra.offline.export.folding import fold_batch_norms
 from penumbra.offline.export.frame import FrameModule, frame_of
 from penumbra.offline.export.walk import walk_of, walk_of_bundle
 from penumbra.offline.gains_file import load_gains
-from penumbra.offline.models import load_model, read_header
-from penumbra.offline.models.network import normalised_for
+from penumbra.offline.models import load_model
+from penumbra.offline.models.network import Network, normalised_for
 from penumbra.propagation import Moments, Propagated, propagate
 from penumbra.share import bundle_folder
 
@@ -33,17 +32,16 @@ class NetworkForms:
     """The network of a bundle, propagated by the bundle's rules and by those of the paper."""
 
     bundle: Bundle
-    model: nn.Module  # dropout off, without softmax
+    model: Network  # dropout off, without softmax
     sampled: nn.Module  # what Monte Carlo samples: (scores, probabilities), or the disparity
     frame: FrameModule  # computes the bundle's outputs from the result of a walk
     walks: Mapping[str, Propagated]  # by form
-    config: Mapping[str, Any]  # of the model
 
     def input(self, image: np.ndarray) -> Tensor:
         """An RGB image as the network's input."""
         x = normalised_for(self.model, torch.from_numpy(image)[None])
-        size = self.config.get("size")
-        return x if size is None else F.interpolate(x, tuple(size), mode="bilinear")
+        size = self.model.input_size
+        return x if size is None else F.interpolate(x, size, mode="bilinear")
 
     def outputs(
         self, walked: Moments | tuple[Moments, ...], image: np.ndarray
@@ -57,19 +55,18 @@ class NetworkForms:
 def load_network(name: str) -> NetworkForms:
     """The network of a shipped bundle, or of a bundle's folder."""
     bundle = load_bundle(bundle_folder(name))
-    model, config = load_model(bundle.weights_file), read_header(bundle.weights_file).config
-    variant = bundle.variant
-    architecture, softmax = variant["architecture"], variant.get("softmax", "jacobian")
+    model, rules = load_model(bundle.weights_file), bundle.rules
+    architecture = bundle.model.name
     _, frame, head = frame_of(architecture)
     walks = {
         OURS: walk_of_bundle(bundle, model),
-        UNCALIBRATED: walk_of(model, architecture, variant["relu"], softmax),
+        UNCALIBRATED: walk_of(model, architecture, rules.relu, rules.softmax),
         PAPER: fold_batch_norms(
             propagate(head(model).eval(), relu="jacobian", smooth="jacobian", softmax="jacobian")
         ),
     }
     if beside := load_gains(bundle.path, FAST):
-        rules = beside.facts.relu, beside.facts.softmax
-        walks[FAST] = walk_of(model, architecture, *rules, beside.tensors, variance=FAST)
-    around = frame(walks[OURS], "rgb", config["mean"], config["std"]).eval()
-    return NetworkForms(bundle, model, head(model).eval(), around, walks, config)
+        fitted = beside.facts.relu, beside.facts.softmax
+        walks[FAST] = walk_of(model, architecture, *fitted, beside.tensors, variance=FAST)
+    around = frame(walks[OURS], "rgb", model.pixel_mean, model.pixel_std).eval()
+    return NetworkForms(bundle, model, head(model).eval(), around, walks)
