@@ -1,4 +1,4 @@
-"""The code is clean by the rules in pyproject.toml."""
+"""The code passes the checks of pyproject.toml."""
 
 import subprocess
 import sys

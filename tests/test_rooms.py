@@ -105,7 +105,7 @@ def modules_without(graph: PackageGraph, absent: str) -> list[str]:
 def import_without(
     absent: str, names: list[str], root: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
-    """Import modules of the package in `root`, in a process of their own, without `absent`."""
+    """Import modules of the package in `root`, in a separate process, without `absent`."""
     command = [sys.executable, "-c", IMPORT_WITHOUT, absent, *names]
     return subprocess.run(command, capture_output=True, text=True, cwd=root)
 
@@ -147,7 +147,7 @@ def test_imports_without(graph, absent):
 @pytest.mark.parametrize(
     "absent, needs_it", [("rclpy", "penumbra.vehicle.node.perception_node"), ("torch", "torch")]
 )
-def test_what_is_absent_really_is(absent, needs_it):
+def test_absent_packages_are_absent(absent, needs_it):
     """So that the test above can fail."""
     done = import_without(absent, [needs_it])
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""The benchmark's machinery; what it measures is judged by people, not by the suite."""
+"""Every benchmark runs and reports its figures; the suite does not judge them."""
 
 import copy
 import json
@@ -34,13 +34,13 @@ def test_runner_compares_a_bundle_with_its_plain_network_and_with_sampling(tmp_p
     assert ("propagated", "deterministic") in pairs
     assert ("PyTorch, MC-3", "propagated") in pairs
     assert ("PyTorch, MC-3", "PyTorch, propagated") in pairs
-    assert ("plain diagonal", "deterministic") not in pairs  # it is that itself
-    # What was not measured as the goal has it (50 samples) is not held against it.
+    assert ("plain diagonal", "deterministic") not in pairs  # the bundle is diagonal already
+    # Goals of sampling are for 50 samples; these were three.
     assert set(result["measured"]) == {"class/diagonal", "class/eager"}
     assert "| SegNet class, diagonal: propagated / deterministic, same runner | ≤ 1.05 |" in printed
-    # No figure is judged here, only that each pair was measured.
+    # Only that each pair was measured.
     assert all(0 < value < 1e4 for value in pairs.values())
-    assert result["machine"]["threads"] == 0  # as the node has it: one per core
+    assert result["machine"]["threads"] == 0  # one per core, as in the node
     assert "all threads" in result["first_frame"]["runner"]
 
 
@@ -55,14 +55,14 @@ def exported(tmp_path_factory):
 def parity_of(exported, tmp_path, capsys):
     """`parity_of(model)` measures the exported graph as if it were that of `model`."""
     for seed in range(3):
-        write_png(tmp_path / "pictures" / f"{seed}.png", street(80, 120, seed))
+        write_png(tmp_path / "images" / f"{seed}.png", street(80, 120, seed))
 
     def measure(model):
         save_model(model, tmp_path / "model")
         manifest = {k: v for k, v in exported.manifest.items() if k not in ("schema", "files")}
         contents = {MODEL: exported.model_file, WEIGHTS: tmp_path / "model" / WEIGHTS}
         write_bundle(tmp_path / "bundle", manifest, contents)
-        words = f"--bundle {tmp_path / 'bundle'} --images {tmp_path / 'pictures'} --frames 2"
+        words = f"--bundle {tmp_path / 'bundle'} --images {tmp_path / 'images'} --frames 2"
         figures = tmp_path / "figures.json"
         assert main(["benchmark", "parity", *words.split(), "--json", str(figures)]) == 0
         return json.loads(figures.read_text())["parity"], capsys.readouterr().out
@@ -71,7 +71,7 @@ def parity_of(exported, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_parity_finds_a_graph_and_its_own_network_alike(parity_of):
+def test_parity_of_a_graph_with_its_own_network(parity_of):
     found, printed = parity_of(network("encdec"))
     assert {(one["runner"], one["image"]) for one in found} == {
         (runner, image) for runner in ("onnxruntime", "openvino") for image in ("0.png", "1.png")
@@ -87,7 +87,7 @@ def test_parity_finds_a_graph_and_its_own_network_alike(parity_of):
 
 
 @pytest.mark.slow
-def test_parity_finds_a_graph_and_another_network_unlike(parity_of):
+def test_no_parity_of_a_graph_with_another_network(parity_of):
     """A thousandth more of the last layer: labels stay, the uncertainty of every pixel does not."""
     other = copy.deepcopy(network("encdec"))
     with torch.no_grad():
@@ -108,12 +108,12 @@ def test_parity_finds_a_graph_and_another_network_unlike(parity_of):
         ("--images none --bundle none --frames 0", "--frames is 0"),
     ],
 )
-def test_parity_s_mistakes_are_told(capsys, words, message):
+def test_mistakes_in_parity_are_reported(capsys, words, message):
     assert main(["benchmark", "parity", *words.split()]) != 0
     assert message in capsys.readouterr().err
 
 
-def test_node_s_overhead_is_what_its_stages_add_up_to(tmp_path, capsys):
+def test_the_node_s_overhead_is_the_sum_of_its_stages(tmp_path, capsys):
     bundle = tiny_bundles.depth(tmp_path / "depth")
     figures = tmp_path / "figures.json"
     words = f"--bundle {bundle.path} --runner onnxruntime --size 48x36 --repetitions 10"
@@ -127,7 +127,7 @@ def test_node_s_overhead_is_what_its_stages_add_up_to(tmp_path, capsys):
     assert 0 < node["bare_p50"] <= node["bare_p99"]
 
 
-def test_two_cameras_on_one_engine_are_held_against_one(tmp_path, capsys):
+def test_two_cameras_on_one_engine_are_compared_with_one(tmp_path, capsys):
     bundle = tiny_bundles.segmentation(tmp_path / "street")
     figures = tmp_path / "figures.json"
     words = f"--bundle {bundle.path} --runner onnxruntime --repetitions 6 --size 48x36"
@@ -136,14 +136,14 @@ def test_two_cameras_on_one_engine_are_held_against_one(tmp_path, capsys):
     found = json.loads(figures.read_text())["cameras"]
     assert found["rounds"] == 3
     assert found["runner"].startswith("onnxruntime")
-    # How fast is the machine's business; here only that both were measured and divided.
+    # Only that both were measured.
     assert found["one_camera_fps"] > 0 and found["two_cameras_fps"] > 0
     assert "| two cameras / one camera on one engine" in capsys.readouterr().out
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
-def test_memory_is_held_against_the_network_without_noise(exported, tmp_path, capsys):
+def test_memory_is_compared_with_the_network_without_noise(exported, tmp_path, capsys):
     figures = tmp_path / "figures.json"
     words = f"--bundle {exported.path} --runner onnxruntime --repetitions 1 --size 101x67"
     assert main(["benchmark", "memory", *words.split(), "--json", str(figures)]) == 0

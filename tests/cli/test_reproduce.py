@@ -1,4 +1,4 @@
-"""`penumbra reproduce`: the smallest experiment for real, and what a mistake says."""
+"""`penumbra reproduce` with the smallest experiment, and its error messages."""
 
 import json
 
@@ -27,7 +27,7 @@ def test_synthetic_writes_result_figure_and_table(quick, tmp_path, capsys):
     assert result["seed"] == 0
     assert result["threads"] == 1
     assert len(result["figures"]["convergence"]["difference"]) == 3
-    assert not (tmp_path / "REPORT.md").exists()  # that is for all of them
+    assert not (tmp_path / "REPORT.md").exists()  # only with `all`
 
 
 def test_a_mistake_is_one_line(tmp_path, capsys):

@@ -17,7 +17,7 @@ from penumbra.lab.experiments.images.networks import (
     FAST,
     OURS,
     PAPER,
-    UNCALIBRATED,
+    WITHOUT_GAINS,
     NetworkForms,
     load_network,
 )
@@ -56,7 +56,7 @@ NAMES = {
     DETERMINISTIC: "deterministic",
     MC: "MC",
     OURS: "ours",
-    UNCALIBRATED: "ours, without gains",
+    WITHOUT_GAINS: "ours, without gains",
     PAPER: "the paper's rules",
     FAST: "ours, fast",
 }
@@ -141,7 +141,7 @@ def _times(result: dict[str, Any]) -> str:
 def _variances(result: dict[str, Any]) -> str:
     lines: list[list[object]] = [["paper: ENCDEC", "93.7", "", "", ""]]
     for place in ("encdec", "class"):
-        for walk in (PAPER, UNCALIBRATED, OURS):
+        for walk in (PAPER, WITHOUT_GAINS, OURS):
             found = result[place]["difference"][walk]
             lines.append(
                 [f"{place.upper()}, {NAMES[walk]}", f"{100 * found['variance']:.1f}",
@@ -226,7 +226,8 @@ def draw(result: dict[str, Any]) -> Figure:
     time.legend(fontsize=8)
     _draw_softmax(softmax, result)
     places = np.arange(2)
-    for shift, (walk, colour) in enumerate(((PAPER, GREY), (UNCALIBRATED, PURPLE), (OURS, ORANGE))):
+    colours_of_walks = {PAPER: GREY, WITHOUT_GAINS: PURPLE, OURS: ORANGE}
+    for shift, (walk, colour) in enumerate(colours_of_walks.items()):
         shares = [100 * result[place]["difference"][walk]["variance"] for place in styles]
         bars = variance.bar(places + 0.27 * (shift - 1), shares, 0.25, color=colour,
                             label=NAMES[walk])  # fmt: skip

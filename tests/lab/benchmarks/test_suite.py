@@ -74,8 +74,8 @@ def test_a_bundle_that_is_not_shipped_is_left_out_with_a_reason(asked, monkeypat
     monkeypatch.setitem(suite.SHIPPED, "monodepth", "nonesuch")
     assert main(["benchmark", "all"]) == 0
     assert "nonesuch" not in [part.bundle for _, part in asked]
-    told = "| ≤ 1.05 | not measured: there is no config/models/nonesuch | – |"
-    assert told in capsys.readouterr().out
+    expected = "| ≤ 1.05 | not measured: there is no config/models/nonesuch | – |"
+    assert expected in capsys.readouterr().out
 
 
 def test_an_interrupted_run_resumes_and_a_finished_one_starts_again(asked, monkeypatch, tmp_path):

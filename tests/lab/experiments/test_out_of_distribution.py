@@ -94,7 +94,7 @@ def test_all_kinds_are_measured_described_and_drawn(small, place, tmp_path):
     assert [axes.get_title() for axes in draw(result).axes] == [
         "OOD pixels detected", "wrong labels detected", "size of the uncertainty",
     ]  # fmt: skip
-    # What was sampled is kept, so that going on costs nothing: 5 kinds and the withheld, twice 2.
+    # Samples are cached, so that a run can be resumed: 5 groups and the withheld, twice 2.
     files = list((tmp_path / "cache" / "references").iterdir())
     assert len(files) == (5 + 1) * 2 * 2
     times = {file: file.stat().st_mtime_ns for file in files}

@@ -1,4 +1,4 @@
-"""Running experiments: found by their files, measured once, drawn and described each time."""
+"""Experiments are found by their files, measured once, drawn and described each time."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-def test_every_file_is_an_experiment_with_all_that_is_asked_of_it():
+def test_every_file_is_a_complete_experiment():
     assert {"diagonal", "similar-cost", "synthetic", "uci"} <= set(experiments.names())
     for name in experiments.names():
         module = reproduction.load_experiment(name)
@@ -52,7 +52,7 @@ def test_every_file_is_an_experiment_with_all_that_is_asked_of_it():
         assert 10 < len(reproduction.experiment_title(name)) < 100
 
 
-def test_what_is_there_is_not_measured_again(toy, data, tmp_path):
+def test_stored_results_are_not_measured_again(toy, data, tmp_path):
     out = tmp_path / "out"
     (record,) = reproduce(["toy"], data, out)
     assert read_record(out / "toy" / "result.json") == record
@@ -60,13 +60,13 @@ def test_what_is_there_is_not_measured_again(toy, data, tmp_path):
     stored = json.loads((out / "toy" / "result.json").read_text())
     assert stored["figures"] == {"value": 0.5} and stored["seed"] == 0
     assert "bundles" not in stored
-    picture = (out / "toy" / "figure.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
+    figure = (out / "toy" / "figure.png").read_bytes()
+    assert figure.startswith(b"\x89PNG")
     assert (out / "toy" / "table.md").read_text() == "value 0.5\n"
     (out / "toy" / "figure.png").unlink()
     reproduce(["toy"], data, out)
     assert toy.measured == [0]
-    assert (out / "toy" / "figure.png").read_bytes() == picture  # drawn anew, the same
+    assert (out / "toy" / "figure.png").read_bytes() == figure  # drawn again, the same bytes
     reproduce(["toy"], data, out, seed=3)
     reproduce(["toy"], data, out, seed=3, again=True)
     assert toy.measured == [0, 3, 3]
@@ -93,7 +93,7 @@ def test_report_binds_everything(toy, data, tmp_path):
 
 @pytest.fixture
 def with_panel(toy):
-    """The toy also shows pictures."""
+    """The toy also has a panel."""
     toy.shown = []
 
     def panel(setting, result):
@@ -115,21 +115,21 @@ def test_a_panel_is_made_once_and_may_be_left_out(with_panel, data, tmp_path):
     for _ in range(2):
         records = reproduce(["toy"], data, out)
     assert panel.read_bytes().startswith(b"\x89PNG")
-    assert with_panel.shown == [0]  # made for the figures that were there
+    assert with_panel.shown == [0]  # made for the stored figures
     assert "](toy/panel.png)" in write_report(out, records).read_text()
     assert "](toy/panel.png)" not in write_report(out, records, panels=False).read_text()
     reproduce(["toy"], data, out, again=True)
-    assert with_panel.shown == [0, 0]  # new figures, new pictures
+    assert with_panel.shown == [0, 0]  # new figures, new panel
 
 
-def test_a_missing_bundle_is_told_before_anything_is_measured(toy, data, tmp_path):
+def test_a_missing_bundle_is_reported_before_anything_is_measured(toy, data, tmp_path):
     toy.BUNDLES = {"network": "segnet-street", "other": "no-such-bundle"}
     with pytest.raises(PenumbraError, match="^toy needs the bundle no-such-bundle: train and"):
         reproduce(["toy"], data, tmp_path)
     assert toy.measured == []
 
 
-def test_missing_data_is_told_before_anything_is_measured(toy, tmp_path):
+def test_missing_data_is_reported_before_anything_is_measured(toy, tmp_path):
     with pytest.raises(PenumbraError, match=r"--data is missing: toy needs toys/"):
         reproduce(["toy"], None, tmp_path)
     with pytest.raises(PenumbraError, match=r"toy needs toys/"):
@@ -137,7 +137,7 @@ def test_missing_data_is_told_before_anything_is_measured(toy, tmp_path):
     assert toy.measured == []
 
 
-def test_a_broken_result_is_told(toy, data, tmp_path):
+def test_a_broken_result_is_reported(toy, data, tmp_path):
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "result.json").write_text("{")
     with pytest.raises(PenumbraError, match="cannot read .*result.json.*--again"):

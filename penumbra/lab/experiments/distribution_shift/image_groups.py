@@ -34,7 +34,7 @@ def camvid_frames(folder: Path, every: int, count: int) -> list[LabelledImage]:
 
 
 def corrupted(frames: Sequence[LabelledImage], seed: int) -> dict[str, list[LabelledImage]]:
-    """The frames by corruption; each frame has a random generator of its own."""
+    """The frames by corruption; each frame has its own random generator."""
     return {
         kind: [
             LabelledImage(corrupt(frame.image, np.random.default_rng((seed, place))), frame.labels)

@@ -23,8 +23,8 @@ from penumbra.share import bundle_folder
 # The forms: the bundle as shipped; the same without its gains; the paper's method, which is first
 # order everywhere and diagonal; and, for bundles with gains for it, the noise of the last dropout
 # alone.
-OURS, UNCALIBRATED, PAPER, FAST = "ours", "uncalibrated", "paper", "fast"
-WALKS = (OURS, UNCALIBRATED, PAPER)
+OURS, WITHOUT_GAINS, PAPER, FAST = "ours", "uncalibrated", "paper", "fast"  # keys of results
+WALKS = (OURS, WITHOUT_GAINS, PAPER)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def load_network(name: str) -> NetworkForms:
     _, frame, head = frame_of(architecture)
     walks = {
         OURS: walk_of_bundle(bundle, model),
-        UNCALIBRATED: walk_of(model, architecture, rules.relu, rules.softmax),
+        WITHOUT_GAINS: walk_of(model, architecture, rules.relu, rules.softmax),
         PAPER: fold_batch_norms(
             propagate(head(model).eval(), relu="jacobian", smooth="jacobian", softmax="jacobian")
         ),

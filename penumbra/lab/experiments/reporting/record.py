@@ -44,7 +44,7 @@ def read_record(path: Path) -> ExperimentRecord | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise PenumbraError(f"cannot read {path}: {error}; --again measures anew") from error
+        raise PenumbraError(f"cannot read {path}: {error}; --again measures again") from error
 
 
 def _parsed(facts: Mapping[str, Any]) -> ExperimentRecord:

@@ -1,4 +1,4 @@
-"""One small set through grid, choice, training anew and test."""
+"""The protocol on a small set: grid search, training of the chosen networks, test."""
 
 import pytest
 import torch

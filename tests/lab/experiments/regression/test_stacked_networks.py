@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from penumbra.lab.experiments.regression import stack
+from penumbra.lab.experiments.regression import stacked_networks
 from penumbra.lab.experiments.regression.stacked_networks import NetworkStack, train, weight_decay
 
 SPLITS, ROWS, FEATURES, HIDDEN = 3, 150, 4, 7  # 150 rows: a whole batch and a partial one
@@ -79,7 +79,7 @@ class _recorded_masks:
     """Remember what `train` draws: first weights, the order of rows, the masks."""
 
     def __init__(self, monkeypatch):
-        self.masks, draw, start = [], stack._kept, stack._initial
+        self.masks, draw, start = [], stacked_networks._kept, stacked_networks._initial
 
         def kept(generators, *args, **kwargs):
             if not self.masks:
@@ -98,8 +98,8 @@ class _recorded_masks:
             self._order = copy.permutation(ROWS)
             return weights
 
-        monkeypatch.setattr(stack, "_kept", kept)
-        monkeypatch.setattr(stack, "_initial", initial)
+        monkeypatch.setattr(stacked_networks, "_kept", kept)
+        monkeypatch.setattr(stacked_networks, "_initial", initial)
 
     def pairs(self):
         return list(zip(self.masks[::2], self.masks[1::2], strict=True))
@@ -117,7 +117,7 @@ def _set(model, initial):
 def test_masks_drop_at_the_rate():
     generators = [stack.np.random.default_rng(0)]
     threshold = stack.mask_threshold(torch.tensor([[0.005, 0.1, 0.5]]))[..., None, None]
-    kept = stack._kept(generators, threshold, 1000, 1000)
+    kept = stacked_networks._kept(generators, threshold, 1000, 1000)
     dropped = 1 - kept.mean((0, 2, 3))
     # A million draws: five standard errors of the smallest rate are 3.5e-4, of the largest 2.5e-3.
     assert abs(dropped[0] - 0.005) < 3.5e-4
