@@ -61,8 +61,10 @@ def test_training_is_what_torch_does_step_by_step(problem, monkeypatch):
     orders = masks.orders
     model = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
     _set(model, masks.initial)
-    optimizer = torch.optim.Adam(model.parameters(), lr=stack.RATE)
-    for rows, (first, second) in zip(orders.split(stack.BATCH), masks.pairs(), strict=True):
+    optimizer = torch.optim.Adam(model.parameters(), lr=stacked_networks.RATE)
+    for rows, (first, second) in zip(
+        orders.split(stacked_networks.BATCH), masks.pairs(), strict=True
+    ):
         hidden = model[1](model[0](x[0, rows] * first / 0.7)) * second / 0.7
         loss = (model[2](hidden)[:, 0] - y[0, rows]).square().mean()
         loss = loss + 1e-2 * sum(layer.weight.square().sum() for layer in (model[0], model[2]))
@@ -115,8 +117,8 @@ def _set(model, initial):
 
 
 def test_masks_drop_at_the_rate():
-    generators = [stack.np.random.default_rng(0)]
-    threshold = stack.mask_threshold(torch.tensor([[0.005, 0.1, 0.5]]))[..., None, None]
+    generators = [stacked_networks.np.random.default_rng(0)]
+    threshold = stacked_networks.mask_threshold(torch.tensor([[0.005, 0.1, 0.5]]))[..., None, None]
     kept = stacked_networks._kept(generators, threshold, 1000, 1000)
     dropped = 1 - kept.mean((0, 2, 3))
     # A million draws: five standard errors of the smallest rate are 3.5e-4, of the largest 2.5e-3.
