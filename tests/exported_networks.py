@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from penumbra.bundle import Bundle
-from penumbra.offline.datasets.camvid import CLASSES
+from penumbra.offline.datasets.camvid_classes import CLASSES
 from penumbra.offline.export.frame import Scores
 from penumbra.offline.models.monodepth import Monodepth
-from penumbra.offline.models.segnet import SegNet, normalise
+from penumbra.offline.models.network import normalise
+from penumbra.offline.models.segnet import SegNet
 from penumbra.propagation import propagate
 from penumbra.verification.parity import Choices
 
@@ -87,7 +88,7 @@ def reference(
     model = network(kind)
     rgb = torch.from_numpy(image[..., ::-1].copy())[None]
     x = normalise(rgb, model.config["mean"], model.config["std"])
-    with flips.made() if flips is not None else nullcontext():
+    with flips.applied() if flips is not None else nullcontext():
         logits, probabilities = propagate(Scores(model), relu=relu, softmax=softmax)(x)
     p = probabilities.mean[0].numpy()
     uncertainty = np.sqrt(probabilities.variance[0].numpy()).mean(0)

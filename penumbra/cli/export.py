@@ -1,12 +1,12 @@
-"""Turn a trained network into a bundle that the vehicle runs.
+"""Export a trained network as a bundle for the vehicle.
 
-The bundle is a folder: model.onnx (the whole frame in one graph: camera image in; prediction,
-uncertainty and scores out), weights.safetensors, manifest.yaml. A graph of a fixed size is the
-fastest; with --dynamic one bundle serves cameras of any size. Operators that TensorRT could not
-compile are refused here.
+The bundle is a folder with model.onnx (camera image in; prediction, uncertainty and scores out),
+weights.safetensors and manifest.yaml. If `penumbra fit-gains` wrote gains beside the weights, they
+go into the graph. A graph of fixed size is the fastest; with --dynamic one bundle takes images of
+any size. Operators that TensorRT cannot compile are an error.
 
 --precision mixed computes the mean in FP16 and the variance in FP32; fp16 computes the variance in
-FP16 as well, whose range is narrow. Both are for TensorRT: on a CPU fp32 is the fastest.
+FP16 as well, whose range is small. Both are for TensorRT: on a CPU fp32 is the fastest.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
     parser.add_argument(
         "checkpoint", metavar="CHECKPOINT", help="folder with a weights.safetensors, or the file"
     )
     parser.add_argument("--out", required=True, metavar="BUNDLE", help="folder to write")
-    parser.add_argument("--name", help="the model's name (default: that of the folder)")
+    parser.add_argument("--name", help="of the model (default: that of the folder)")
     parser.add_argument("--height", type=int, metavar="PIXELS", help="of the camera's image")
     parser.add_argument("--width", type=int, metavar="PIXELS", help="of the camera's image")
     parser.add_argument("--dynamic", action="store_true", help="images of any size")
@@ -43,36 +44,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--relu",
         choices=("moment", "jacobian"),
         default="moment",
-        help="moments of a rectified Gaussian, or the paper's first order (default moment)",
+        help="rule: moments of a rectified Gaussian, or first order (default moment)",
     )
     parser.add_argument(
         "--softmax",
         choices=("jacobian", "moment"),
         default="jacobian",
-        help="the paper's first order over the classes one by one, or moments over their covariance"
-        ": nearer to Monte Carlo, and dearer (default jacobian)",
+        help="rule: first order without covariances, or moments with the covariance of the "
+        "classes, which is closer to Monte Carlo and slower (default jacobian)",
     )
     parser.add_argument(
         "--variance",
         choices=VARIANCES,
         default="truthful",
-        help="of a calibrated network: the noise of every dropout, or of the last one only, which "
-        "gains make to stand for all (default truthful)",
+        help="with gains: propagate the noise of every dropout, or of the last one only, with "
+        "gains fitted for that (default truthful)",
     )
     parser.add_argument(
-        "--no-calibration",
+        "--no-gains",
         action="store_true",
-        help="leave out what `penumbra fit-gains` wrote beside the weights; with it, --relu and "
-        "--softmax are those of the calibration",
+        help="ignore gains beside the weights; with gains, --relu and --softmax are those of "
+        "their fit",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the command."""
     fixed = arguments.height is not None or arguments.width is not None
     if fixed == arguments.dynamic:
         raise PenumbraError(
-            "which size has the camera's image? Give --height and --width (the fastest), "
+            "the size of the image is missing: give --height and --width (the fastest), "
             "or --dynamic for any"
         )
     from tqdm import tqdm
@@ -100,30 +102,31 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.out,
             options,
             name=arguments.name,
-            calibrated=not arguments.no_calibration,
+            use_gains=not arguments.no_gains,
             command=_command(arguments),
             progress=progress,
         )
-    result = {
-        "bundle": str(bundle.path),
-        "name": bundle.name,
-        "precision": bundle.precision,
-        "bytes": bundle.model_file.stat().st_size,
-        "sha256": bundle.sha256,
-    }
+    size_in_bytes = bundle.model_file.stat().st_size
     if arguments.json:
+        result = {
+            "bundle": str(bundle.path),
+            "name": bundle.name,
+            "precision": bundle.precision,
+            "bytes": size_in_bytes,
+            "sha256": bundle.sha256,
+        }
         print(json.dumps(result))
     else:
         size = "any size" if arguments.dynamic else f"{arguments.width}x{arguments.height}"
         print(
             f"{bundle.path}: {bundle.name} for images of {size}, {bundle.precision}, "
-            f"{result['bytes'] / 2**20:.1f} MiB, sha256 {bundle.sha256[:12]}"
+            f"{size_in_bytes / 2**20:.1f} MiB, sha256 {bundle.sha256[:12]}"
         )
     return 0
 
 
 def _command(arguments: argparse.Namespace) -> str:
-    """The command that makes this bundle again, as the manifest tells it."""
+    """The command that reproduces this bundle, for the manifest."""
     parts = ["penumbra", "export", arguments.checkpoint, "--out", arguments.out]
     if arguments.dynamic:
         parts.append("--dynamic")
@@ -133,5 +136,5 @@ def _command(arguments: argparse.Namespace) -> str:
     parts += ["--precision", arguments.precision, "--relu", arguments.relu]
     parts += ["--softmax", arguments.softmax]
     parts += [] if arguments.variance == "truthful" else ["--variance", arguments.variance]
-    parts += ["--no-calibration"] if arguments.no_calibration else []
+    parts += ["--no-gains"] if arguments.no_gains else []
     return shlex.join(map(str, parts))

@@ -1,13 +1,13 @@
-"""Fit the propagated variance to Monte Carlo's, offline and once.
+"""Fit the gains of the propagated variance to Monte Carlo.
 
-Behind several dropouts the elements of a layer vary together, which variance propagation does not
-see: its result is far too small. This command samples the network on views of pictures like those
-it will meet (not those it is judged by), fits one gain for each pair of channels, and writes them
-as calibration.safetensors beside the weights. `penumbra export` folds them into the variance's
-kernels: on the vehicle nothing is added. With --strange a share of the views is made noisy, dark,
-hazy, blurred, enlarged, recoloured or put in disorder, so that the size is right where the network
-is out of its depth as well; --go-on begins with the gains that are there. A bundle is exported
-again at once; its thresholds for alerts, which were measured with another uncertainty, are dropped.
+After several dropouts the elements of a layer are correlated, which the propagation of variances
+ignores: its variance is far too small. This command samples the network on views of images (use
+training images, not test images), fits one gain for each pair of channels, and writes
+gains.safetensors beside the weights. `penumbra export` folds the gains into the kernels of the
+variance, at no cost on the vehicle. With --corrupted a share of the views is corrupted (noise,
+darkness, haze, blur, enlargement, other colours, shuffled parts), so that the uncertainty is
+calibrated on out-of-distribution images as well. --resume starts from the existing gains. A bundle
+is exported again; its alert thresholds, fitted to another uncertainty, are removed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penumbra.errors import PenumbraError
 from penumbra.offline.fitting.gains import GainFitOptions
-from penumbra.offline.gains_file import VARIANCES
+from penumbra.offline.gains_file import VARIANCES, GainFacts
 from penumbra.options import least_and_most, width_and_height
 
 if TYPE_CHECKING:
@@ -34,14 +34,15 @@ EXAMPLE = "penumbra fit-gains ~/.cache/penumbra/runs/street/best --images street
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
     parser.add_argument(
         "checkpoint", type=Path, help="folder with a weights.safetensors: a checkpoint or a bundle"
     )
-    parser.add_argument("--images", type=Path, required=True, help="folder of pictures")
+    parser.add_argument("--images", type=Path, required=True, help="folder of images")
     for name, text in (
-        ("views", "random parts of the pictures to sample on"),
-        ("samples", "of Monte Carlo on each"),
-        ("steps", "of the fit"),
+        ("views", "number of random views of the images"),
+        ("samples", "Monte-Carlo samples per view"),
+        ("steps", "of gradient descent"),
         ("seed", "of views, samples and fit"),
     ):
         default = getattr(GainFitOptions, name)
@@ -49,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{name}", type=int, default=default, help=f"{text} (default {default})"
         )
     for name, text in (
-        ("strange", "share of the views that are made unlike any the network was trained on"),
-        ("rate", "of the descent"),
+        ("corrupted", "share of corrupted views"),
+        ("rate", "learning rate"),
     ):
         default = getattr(GainFitOptions, name)
         parser.add_argument(
@@ -62,34 +63,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--size",
         default=f"{width}x{height}",
         metavar="WIDTHxHEIGHT",
-        help="of a view; as large as the pictures it has no borders that they do not have "
-        "(default %(default)s)",
+        help="of a view; that of the images avoids additional borders (default %(default)s)",
     )
     parser.add_argument(
         "--scales",
         default=f"{least},{most}",
         metavar="LEAST,MOST",
-        help="by which pictures are scaled before a view is cut out (default %(default)s)",
+        help="range of the random scale of the images (default %(default)s)",
     )
-    parser.add_argument("--go-on", action="store_true", help="begin with the gains that are there")
+    parser.add_argument(
+        "--resume", action="store_true", help="start from the gains beside the weights"
+    )
     parser.add_argument(
         "--relu",
         choices=("moment", "jacobian"),
         default=GainFitOptions.relu,
-        help="as at the export",
+        help="rule, as in the export (default %(default)s)",
     )
     parser.add_argument(
         "--variance",
         choices=VARIANCES,
         default=GainFitOptions.variance,
-        help="follow the noise of every dropout, or of the last one only, for less "
+        help="propagate the noise of every dropout, or of the last one only, which is faster "
         "(default truthful)",
     )
-    parser.add_argument("--threads", type=int, help="CPU threads")
-    parser.add_argument("--json", action="store_true", help="one JSON object, no text")
+    parser.add_argument("--threads", type=int, help="number of CPU threads")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run the command."""
     import cv2
     import torch
     from tqdm import tqdm
@@ -103,7 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     if not arguments.images.is_dir():
-        raise PenumbraError(f"no folder {arguments.images}: give one with pictures")
+        raise PenumbraError(f"no folder {arguments.images}: give a folder of images")
+    width, height = width_and_height(arguments.size)
     options = GainFitOptions(
         arguments.views,
         arguments.samples,
@@ -111,23 +115,23 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.seed,
         arguments.relu,
         variance=arguments.variance,
-        size=width_and_height(arguments.size)[::-1],
+        size=(height, width),
         scales=least_and_most(arguments.scales, "--scales"),
-        strange=arguments.strange,
+        corrupted=arguments.corrupted,
         rate=arguments.rate,
     )
     folder = arguments.checkpoint
     folder = folder.parent if folder.is_file() else folder
     bundle = load_bundle(folder) if (folder / MANIFEST).is_file() else None
-    start = load_gains(arguments.checkpoint, arguments.variance) if arguments.go_on else None
-    if arguments.go_on and start is None:
-        raise PenumbraError(f"{arguments.checkpoint} has no calibration to go on with")
+    start = load_gains(arguments.checkpoint, arguments.variance) if arguments.resume else None
+    if arguments.resume and start is None:
+        raise PenumbraError(f"{arguments.checkpoint} has no gains to resume from")
     drive = images_drive(arguments.images, FrameSelection())
-    pictures = [cv2.cvtColor(frame.image, cv2.COLOR_BGR2RGB) for frame in drive.frames]
+    images = [cv2.cvtColor(frame.image, cv2.COLOR_BGR2RGB) for frame in drive.frames]
     totals = {"Monte Carlo": options.views, "fitting": options.steps}
     gains, facts = fit_network_gains(
         arguments.checkpoint,
-        pictures,
+        images,
         options,
         lambda work, what: tqdm(work, desc=what, total=totals[what], unit="step", mininterval=1),
         start,
@@ -137,27 +141,29 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         file = _export_again(bundle, gains, facts, arguments)
     if arguments.json:
-        print(json.dumps({"file": str(file), **facts}))
+        print(json.dumps({"file": str(file), **facts.to_json()}))
         return 0
-    error, ratio = facts["std_relative_error"], facts["std_ratio"]
-    print(
-        f"standard deviation against {options.samples} samples, on views that were not fitted to: "
-        f"{error['before']:.1%} off, {ratio['before']:.2f} times as large; now "
-        f"{error['after']:.1%} off, {ratio['after']:.2f} times\n{file}: written"
-    )
+    error, ratio = facts.std_relative_error, facts.std_ratio
+    if error is not None and ratio is not None:
+        print(
+            f"standard deviation against {options.samples} samples, on held-out views: relative "
+            f"error {error.before:.1%}, ratio {ratio.before:.2f} before; {error.after:.1%}, "
+            f"{ratio.after:.2f} after"
+        )
+    print(f"{file}: written")
     return 0
 
 
 def _export_again(
     bundle: Bundle,
     gains: Mapping[str, Tensor],
-    facts: Mapping[str, Any],
+    facts: GainFacts,
     arguments: argparse.Namespace,
 ) -> Path:
-    """The same bundle with the gains in its graph; where they are kept.
+    """Export the bundle again with the gains in its graph; returns the file of the gains.
 
-    They are written beside a copy of the weights first: with other gains than those of its graph
-    a bundle would not load, and the export takes a while.
+    They are written beside a copy of the weights first, since a bundle with other gains than those
+    of its graph is invalid and the export takes a while.
     """
     from penumbra.offline.export import ExportOptions, export_bundle
     from penumbra.offline.gains_file import GAINS, save_gains

@@ -1,1 +1,1 @@
-"""Readers of CamVid and KITTI, and the class list of CamVid; no torch."""
+"""Readers of CamVid and KITTI, CamVid's classes, and augmentation of images; no torch."""

@@ -1,7 +1,7 @@
 """CamVid (Brostow et al. 2009) in the 11-class split that SegNet was published with.
 
-Layout: `train/ val/ test/` hold the images, `trainannot/ valannot/ testannot/` the labels, one
-single-channel PNG of the same name for each image.
+Layout: `train/ val/ test/` contain the images, `trainannot/ valannot/ testannot/` the labels, one
+single-channel PNG with the name of the image.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import cv2
 import numpy as np
 
 from penumbra.errors import PenumbraError
-from penumbra.image_files import read_image_file as decode
+from penumbra.image_files import read_image_file
 from penumbra.offline.datasets.camvid_classes import CLASSES, VOID
+from penumbra.offline.datasets.rgb_images import read_rgb_image
 from penumbra.offline.metrics.segmentation import IGNORE
 
 SPLITS = ("train", "val", "test")
@@ -24,13 +25,13 @@ _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 @dataclass
 class LabelledImages:
-    """Images (RGB `uint8`, H x W x 3) and labels (`uint8`, H x W: class number or `IGNORE`)."""
+    """Images (RGB, `uint8`, H x W x 3) and labels (`uint8`, H x W: class number or `IGNORE`)."""
 
     classes: tuple[str, ...]
     images: list[np.ndarray] = field(default_factory=list)
     labels: list[np.ndarray] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)  # one line for each file that was left out
+    skipped: list[str] = field(default_factory=list)  # one line per skipped file
 
     def __len__(self) -> int:
         return len(self.images)
@@ -46,19 +47,18 @@ def load_camvid(
 ) -> LabelledImages:
     """All frames of a split, in memory (0.7 MB each).
 
-    Classes in `withhold` are taken out of the numbering and their pixels become `IGNORE`. A frame
-    that cannot be read or whose label holds an unknown value is an error, or with `skip_bad` a
-    line in `skipped`.
+    Classes in `withhold` are removed from the numbering and their pixels become `IGNORE`. A frame
+    that is unreadable or has an unknown label is an error, or with `skip_bad` a line in `skipped`.
     """
     table, classes = _numbering(withhold)
     data = LabelledImages(classes)
     for path in images_of(Path(folder), split):
         try:
-            image = read_image(path)
+            image = read_rgb_image(path)
             label = table[read_label(Path(folder) / f"{split}annot" / f"{path.stem}.png", image)]
         except PenumbraError as error:
             if not skip_bad:
-                raise PenumbraError(f"{error} (--skip-bad leaves such frames out)") from error
+                raise PenumbraError(f"{error} (--skip-bad skips such frames)") from error
             data.skipped.append(str(error))
             continue
         data.images.append(image)
@@ -69,33 +69,28 @@ def load_camvid(
     return data
 
 
-def read_image(path: Path) -> np.ndarray:
-    """An RGB image, or an error that names the file."""
-    return cv2.cvtColor(decode(path, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
-
-
 def read_label(path: Path, image: np.ndarray) -> np.ndarray:
-    """The label of `image` as CamVid numbers it, or an error that names the file."""
-    label = decode(path, cv2.IMREAD_UNCHANGED)
+    """The labels of `image` in CamVid's numbering; PenumbraError if the file is invalid."""
+    label = read_image_file(path, cv2.IMREAD_UNCHANGED)
     if label.ndim != 2 or label.dtype != np.uint8:
         raise PenumbraError(f"{path} is not a single-channel 8-bit label image")
     if label.shape != image.shape[:2]:
         raise PenumbraError(
             f"{path} is {label.shape[1]}x{label.shape[0]}, its image "
-            f"{image.shape[1]}x{image.shape[0]}: they must be of one size"
+            f"{image.shape[1]}x{image.shape[0]}: they must have the same size"
         )
     if label.max() > VOID:
         raise PenumbraError(
-            f"{path} holds the unknown label {label.max()}: CamVid's run from 0 to {VOID} (void)"
+            f"{path} contains the unknown label {label.max()}: CamVid's run from 0 to {VOID} (void)"
         )
     return label
 
 
 def images_of(folder: Path, split: str) -> list[Path]:
-    """The images of a split, in the order of their names."""
+    """The images of a split, sorted by name."""
     place = folder / split
     if not place.is_dir():
-        raise PenumbraError(f"no folder {place}: give the folder that holds {', '.join(SPLITS)}")
+        raise PenumbraError(f"no folder {place}: give the folder that contains {', '.join(SPLITS)}")
     found = sorted(path for path in place.iterdir() if path.suffix.lower() in _IMAGE_SUFFIXES)
     if not found:
         raise PenumbraError(f"no image (JPEG or PNG) in {place}")
@@ -103,7 +98,7 @@ def images_of(folder: Path, split: str) -> list[Path]:
 
 
 def _numbering(withhold: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """A look-up table from CamVid's label values to ours, and the classes that remain."""
+    """A lookup table from CamVid's labels to the new ones, and the remaining classes."""
     for name in withhold:
         if name not in CLASSES:
             raise PenumbraError(

@@ -1,4 +1,4 @@
-"""CamVid's classes, numbered as in the SegNet split. The renderer labels its streets with them."""
+"""CamVid's classes, numbered as in the SegNet split; also those of rendered streets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLASSES = (
     "pedestrian",
     "bicyclist",
 )
-"""CamVid's eleven classes; a label is its place in this list, and VOID is what has no class."""
+"""A label is an index into this list, or VOID for pixels without a class."""
 
 SKY, BUILDING, POLE, ROAD, PAVEMENT, TREE, SIGN, FENCE, CAR, PEDESTRIAN, BICYCLIST = range(11)
 VOID = 11

@@ -17,14 +17,14 @@ from penumbra.offline.datasets.camvid import images_of, read_label
 from penumbra.offline.datasets.camvid_classes import CLASSES
 
 VIDEO_HZ = 30.0
-"""CamVid's names count the frames of its videos, of which every 15th or 30th is labelled."""
-BETWEEN_NS = 10 * SECOND
-"""From the last frame of a sequence to the first of the next, in a bag that has several."""
+"""Frame rate of the videos; every 15th or 30th frame, counted in the file names, is labelled."""
+GAP_NS = 10 * SECOND
+"""Gap between the sequences of a bag."""
 _NAME = re.compile(r"(?P<sequence>.*?)_?f?(?P<number>\d+)")
 
 
 @dataclass(frozen=True)
-class _Picture:
+class _NumberedImage:
     path: Path
     sequence: str
     number: int
@@ -36,56 +36,56 @@ def camvid_drive(
     sequence: str | None = None,
     selection: FrameSelection | None = None,
 ) -> Drive:
-    """The frames of `sequence` (None: of all in the split, one after the other).
+    """The frames of `sequence` (None: of all sequences of the split, in the order of their names).
 
-    A frame's stamp is its number at 30 Hz. Sequences are different drives, so each begins
-    `BETWEEN_NS` after the end of the one before, in the order of their names.
+    The stamp of a frame is its number at 30 Hz. Each sequence starts `GAP_NS` after the end of the
+    previous one.
     """
-    pictures = sorted(map(_picture, images_of(folder, split)), key=lambda p: (p.sequence, p.number))
-    there = sorted({picture.sequence for picture in pictures})
+    images = sorted(map(_numbered, images_of(folder, split)), key=lambda p: (p.sequence, p.number))
+    known = sorted({entry.sequence for entry in images})
     if sequence is not None:
-        if sequence not in there:
+        if sequence not in known:
             raise PenumbraError(
-                f"no sequence {sequence!r} in {folder / split}: it has {', '.join(there)}"
+                f"no sequence {sequence!r} in {folder / split}: it has {', '.join(known)}"
             )
-        pictures = [picture for picture in pictures if picture.sequence == sequence]
-    pictures = (selection or FrameSelection()).of(pictures)
-    stamps = _stamps(pictures)
+        images = [entry for entry in images if entry.sequence == sequence]
+    images = (selection or FrameSelection()).of(images)
+    stamps = _stamps(images)
     notes = {
         "source": f"CamVid {split}",
-        "sequences": ", ".join(dict.fromkeys(picture.sequence for picture in pictures)),
+        "sequences": ", ".join(dict.fromkeys(entry.sequence for entry in images)),
         "classes": ", ".join([*CLASSES, "void"]),
     }
-    return Drive(_frames(folder, split, pictures, stamps), len(pictures), notes)
+    return Drive(_frames(folder, split, images, stamps), len(images), notes)
 
 
-def _picture(path: Path) -> _Picture:
+def _numbered(path: Path) -> _NumberedImage:
     match = _NAME.fullmatch(path.stem)
     if match is None:
         raise PenumbraError(
-            f"{path} has no frame number at the end of its name, as CamVid's have: `penumbra bag"
-            " images` takes pictures of any name"
+            f"{path} has no frame number at the end of its name, as in CamVid: use `penumbra bag"
+            " images` for images of any name"
         )
-    return _Picture(path, match["sequence"], int(match["number"]))
+    return _NumberedImage(path, match["sequence"], int(match["number"]))
 
 
-def _stamps(pictures: list[_Picture]) -> list[int]:
+def _stamps(images: list[_NumberedImage]) -> list[int]:
     stamps: list[int] = []
-    start, before = START_NS, pictures[0]
-    for picture in pictures:
-        if picture.sequence != before.sequence:
-            start = stamps[-1] + BETWEEN_NS - stamp_at(picture.number, VIDEO_HZ, 0)
-        stamps.append(stamp_at(picture.number, VIDEO_HZ, start))
-        before = picture
+    start, before = START_NS, images[0]
+    for entry in images:
+        if entry.sequence != before.sequence:
+            start = stamps[-1] + GAP_NS - stamp_at(entry.number, VIDEO_HZ, 0)
+        stamps.append(stamp_at(entry.number, VIDEO_HZ, start))
+        before = entry
     return stamps
 
 
 def _frames(
-    folder: Path, split: str, pictures: list[_Picture], stamps: list[int]
+    folder: Path, split: str, images: list[_NumberedImage], stamps: list[int]
 ) -> Iterator[DriveFrame]:
     truth = folder / f"{split}annot"
-    for picture, stamp in zip(pictures, stamps, strict=True):
-        image = read_image_file(picture.path, cv2.IMREAD_COLOR)
-        label = truth / f"{picture.path.stem}.png"
+    for entry, stamp in zip(images, stamps, strict=True):
+        image = read_image_file(entry.path, cv2.IMREAD_COLOR)
+        label = truth / f"{entry.path.stem}.png"
         labels = read_label(label, image) if truth.is_dir() else None
-        yield DriveFrame(stamp, image, picture.path.read_bytes(), labels=labels)
+        yield DriveFrame(stamp, image, entry.path.read_bytes(), labels=labels)

@@ -1,17 +1,17 @@
-"""Stereo pairs and measured depth, in the folder layouts in which KITTI and its like are found.
+"""Stereo pairs and measured depth, in the folder layouts of KITTI.
 
 - KITTI raw: `DATE/calib_cam_to_cam.txt`, `DATE/DRIVE/image_02/data` (left) and `image_03/data`,
   LiDAR in `DRIVE/proj_depth/groundtruth/image_02`;
 - KITTI odometry: `sequences/NN/calib.txt`, `image_2` and `image_3`, or grey `image_0`, `image_1`;
 - plain folders: `left`, `right`, depth of the left images in `gt_depth_map` or `depth`, of the
-  right ones in `depth_right`, calibration in `calib.txt` or `calib/NAME.txt` (KITTI's `P2`, `P3`).
+  right ones in `depth_right`, camera calibration in `calib.txt` or `calib/NAME.txt` (`P2`, `P3`).
 
-Images are PNG or JPEG. Depth is a 16-bit PNG of metres x 256; 0 means that nothing was measured.
+Images are PNG or JPEG. Depth is a 16-bit PNG of metres x 256; 0 means not measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +20,18 @@ import cv2
 import numpy as np
 
 from penumbra.errors import PenumbraError
-from penumbra.offline.datasets.camvid import decode
+from penumbra.image_files import read_image_file
 from penumbra.vehicle.geometry import PinholeCamera
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
-# Left and right folder of a rig, and the numbers of their projection matrices.
+# Left and right folder of a rig, and the numbers of their cameras.
 _RAW = (("image_02", "image_03", 2, 3), ("image_00", "image_01", 0, 1))
 _ODOMETRY = (("image_2", "image_3", 2, 3), ("image_0", "image_1", 0, 1))
 
 
 @dataclass(frozen=True)
 class StereoCalibration:
-    """A rectified rig: the left camera, and the metres between the two (None: only one known)."""
+    """A rectified rig: the left camera, and the baseline (None: unknown)."""
 
     camera: PinholeCamera
     baseline_m: float | None
@@ -39,7 +39,7 @@ class StereoCalibration:
 
 @dataclass(frozen=True)
 class KittiRecording:
-    """One moment: the left image, and what else there is of it."""
+    """The files of one frame: the left image, and the others if they exist."""
 
     left: Path
     right: Path | None = None
@@ -48,34 +48,41 @@ class KittiRecording:
     calibration: StereoCalibration | None = None
 
     def files(self) -> list[Path]:
+        """All files of the frame."""
         return [f for f in (self.left, self.right, self.depth, self.depth_right) if f is not None]
+
+    def stereo_pair(self) -> tuple[Path, Path]:
+        """The left and the right image; PenumbraError without a right one."""
+        if self.right is None:
+            raise PenumbraError(f"{self.left} has no right image")
+        return self.left, self.right
 
 
 def find_pairs(folder: Path) -> list[KittiRecording]:
-    """All stereo pairs under `folder`, in order of drive and time."""
+    """All stereo pairs under `folder`, sorted by drive and time."""
     pairs = [found for found in _recordings(folder) if found.right is not None]
     if not pairs:
         raise PenumbraError(
-            f"no stereo pairs in {folder}: looked for left/ and right/, image_02/data and "
+            f"no stereo pairs in {folder}: searched for left/ and right/, image_02/data and "
             "image_03/data (raw), image_2 and image_3 or image_0 and image_1 (odometry)"
         )
     return pairs
 
 
 def find_measured(folder: Path) -> list[KittiRecording]:
-    """All images under `folder` whose depth was measured."""
+    """All images under `folder` with measured depth."""
     measured = [found for found in _recordings(folder) if found.depth is not None]
     if not measured:
         raise PenumbraError(
-            f"no measured depth in {folder}: looked for gt_depth_map/ or depth/ beside left/, and "
+            f"no measured depth in {folder}: searched for gt_depth_map/ or depth/ beside left/ and "
             "proj_depth/groundtruth/image_02 beside image_02 (raw)"
         )
     return measured
 
 
 def read_depth(path: Path) -> np.ndarray:
-    """Metres, float32; 0 where nothing was measured."""
-    image = decode(path, cv2.IMREAD_UNCHANGED)
+    """Depth in metres, float32; 0 where not measured."""
+    image = read_image_file(path, cv2.IMREAD_UNCHANGED)
     if image.dtype != np.uint16 or image.ndim != 2:
         raise PenumbraError(
             f"{path} is not a depth map (one channel, 16 bit, metres x 256) but "
@@ -84,17 +91,17 @@ def read_depth(path: Path) -> np.ndarray:
     return image.astype(np.float32) / np.float32(256)
 
 
-def whole(
+def readable(
     recordings: list[KittiRecording],
     skip_bad: bool,
-    progress: Callable[[Iterator], Iterator] = iter,
+    progress: Callable[[Iterable[str | None]], Iterable[str | None]] = iter,
 ) -> tuple[list[KittiRecording], list[str]]:
-    """The recordings whose files can all be read and fit together, and a line for each other one.
+    """The recordings with readable files of one size, and a line for each other one.
 
-    Without `skip_bad` the first bad one is an error.
+    Without `skip_bad` the first bad recording is an error.
     """
     kept, skipped = [], []
-    with ThreadPoolExecutor(4) as pool:  # OpenCV decodes outside of Python's lock
+    with ThreadPoolExecutor(4) as pool:  # OpenCV releases the GIL while it decodes
         for found, fault in zip(recordings, progress(pool.map(_fault, recordings)), strict=True):
             if fault is None:
                 kept.append(found)
@@ -102,7 +109,7 @@ def whole(
                 skipped.append(fault)
             else:
                 pool.shutdown(cancel_futures=True)
-                raise PenumbraError(f"{fault} (--skip-bad leaves such frames out)")
+                raise PenumbraError(f"{fault} (--skip-bad skips such frames)")
     if not kept:
         raise PenumbraError(f"no usable frame: all {len(skipped)} were skipped, e.g. {skipped[0]}")
     return kept, skipped
@@ -113,14 +120,14 @@ def _fault(recording: KittiRecording) -> str | None:
         shapes = {}
         for file in recording.files():
             is_depth = file in (recording.depth, recording.depth_right)
-            image = read_depth(file) if is_depth else decode(file, cv2.IMREAD_GRAYSCALE)
+            image = read_depth(file) if is_depth else read_image_file(file, cv2.IMREAD_GRAYSCALE)
             shapes[file] = image.shape
         for file, shape in shapes.items():
             if shape != shapes[recording.left]:
                 raise PenumbraError(
                     f"{file} is {shape[1]}x{shape[0]}, {recording.left} is "
-                    f"{shapes[recording.left][1]}x{shapes[recording.left][0]}: they must be of one "
-                    "size"
+                    f"{shapes[recording.left][1]}x{shapes[recording.left][0]}: they must "
+                    "have the same size"
                 )
     except PenumbraError as error:
         return str(error)
@@ -148,7 +155,7 @@ def _recordings(folder: Path) -> Iterator[KittiRecording]:
             yield from _matched(
                 drive / left / inner, drive / right / inner, measured, None, {}, calibration
             )
-            break  # colour and grey cameras see the same
+            break  # the grey cameras show the same scene as the colour cameras
 
 
 def _plain(folder: Path) -> Iterator[KittiRecording]:
@@ -162,7 +169,7 @@ def _plain(folder: Path) -> Iterator[KittiRecording]:
 
 
 def drives_in(folder: Path) -> list[Path]:
-    """The folders that hold `image_02` or its like: this one, or those up to three levels below."""
+    """The folders that contain `image_02` or the like, up to three levels below `folder`."""
     lefts = {left for left, *_ in (*_RAW, *_ODOMETRY)}
     levels = ("*", "*/*", "*/*/*", "*/*/*/*")
     return sorted({found.parent for level in levels for found in folder.glob(level)
@@ -177,11 +184,17 @@ def _matched(
     own: Mapping[str, StereoCalibration | None],
     common: StereoCalibration | None,
 ) -> Iterator[KittiRecording]:
-    """Files of one name, whatever their suffix. An unmatched one is no error: LiDAR lacks a few."""
-    others = [_by_stem(place) if place else {} for place in (right, depth, depth_right)]
+    """Files of the same stem. A missing one is no error: LiDAR depth lacks a few frames."""
+    rights, depths = _by_stem(right), _by_stem(depth)
+    depths_right = _by_stem(depth_right) if depth_right else {}
     for stem, image in _by_stem(left).items():
-        calibration = own.get(stem) or common
-        yield KittiRecording(image, *(found.get(stem) for found in others), calibration)
+        yield KittiRecording(
+            image,
+            rights.get(stem),
+            depths.get(stem),
+            depths_right.get(stem),
+            own.get(stem) or common,
+        )
 
 
 def _by_stem(place: Path) -> dict[str, Path]:
@@ -198,9 +211,9 @@ def _first(place: Path) -> Path | None:
 def _calibration(
     file: Path, first: str, second: str, image: Path | None
 ) -> StereoCalibration | None:
-    """From two lines of projection matrices, P = K [I | t], of the left and the right camera.
+    """From the projection matrices P = K [I | t] of the left and the right camera.
 
-    Both t are in the rig's common coordinates, so the baseline is the difference of P[0, 3] / f.
+    Both t are in the coordinates of the rig, so the baseline is the difference of P[0, 3] / f.
     """
     if image is None or not file.is_file():
         return None
@@ -211,10 +224,10 @@ def _calibration(
         right = np.array(values[second], float).reshape(3, 4) if second in values else None
     except (KeyError, ValueError) as error:
         raise PenumbraError(
-            f"{file} has no line '{first}: …' with twelve numbers: is it KITTI's calibration?"
+            f"{file} has no line '{first}: …' with twelve numbers: is it a calibration of KITTI?"
         ) from error
     baseline = None if right is None else float((left[0, 3] - right[0, 3]) / left[0, 0])
-    # The width that the calibration is for: raw says it, the others mean the image as it is.
+    # The image width of the calibration: given in raw, otherwise that of the image.
     size = values.get(first.replace("P_rect", "S_rect")) if "rect" in first else None
-    width = round(float(size[0])) if size else decode(image, cv2.IMREAD_GRAYSCALE).shape[1]
+    width = round(float(size[0])) if size else read_image_file(image, cv2.IMREAD_GRAYSCALE).shape[1]
     return StereoCalibration(PinholeCamera(float(left[0, 0]), width), baseline)

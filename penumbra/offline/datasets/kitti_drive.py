@@ -1,4 +1,4 @@
-"""KITTI as a drive: raw or odometry layout, its time stamps, its calibration, its LiDAR depth."""
+"""KITTI as a drive: raw or odometry layout, with time stamps, calibration and LiDAR depth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penumbra.offline.datasets.kitti import drives_in, read_depth
 CAMERAS = {name: int(name[-1]) for name in
            ("image_02", "image_2", "image_00", "image_0", "image_03", "image_3",
             "image_01", "image_1")}  # fmt: skip
-"""Folders and the numbers of their cameras, the left colour camera first."""
+"""Folders and their camera numbers; the left colour camera is the default."""
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 _DEPTH = "proj_depth"
 
@@ -31,12 +31,12 @@ def kitti_drive(
     camera: str | None = None,
     selection: FrameSelection | None = None,
 ) -> Drive:
-    """One drive under `folder`; `sequence` names it where there are several."""
+    """The drive under `folder`, named by `sequence` if there are several."""
     drive = _chosen(folder, sequence)
-    there = [name for name in CAMERAS if (drive / name).is_dir()]
-    camera = camera or there[0]
-    if camera not in there:
-        raise PenumbraError(f"no {camera} in {drive}: it has {', '.join(there)}")
+    present = [name for name in CAMERAS if (drive / name).is_dir()]
+    camera = camera or present[0]
+    if camera not in present:
+        raise PenumbraError(f"no {camera} in {drive}: it has {', '.join(present)}")
     is_raw = camera.startswith("image_0") and len(camera) == len("image_02")
     place = drive / camera / "data" if is_raw else drive / camera
     files = sorted(f for f in place.glob("*") if f.suffix.lower() in _SUFFIXES)
@@ -63,25 +63,25 @@ def kitti_drive(
 def _chosen(folder: Path, sequence: str | None) -> Path:
     if not folder.is_dir():
         raise PenumbraError(f"no folder {folder}")
-    # KITTI's measured depth lies inside the drive, in a folder that is called as its camera's.
+    # Inside a drive, the folders of measured depth have the names of the cameras.
     drives = [d for d in drives_in(folder) if _DEPTH not in d.relative_to(folder).parts]
-    # A drive itself may be given.
+    # The folder may itself be a drive.
     drives = drives or [p for p in [folder] if any((p / name).is_dir() for name in CAMERAS)]
     if not drives:
         raise PenumbraError(
-            f"no drive in {folder}: looked for image_02/data (raw) and image_2 (odometry)"
+            f"no drive in {folder}: searched for image_02/data (raw) and image_2 (odometry)"
         )
     if sequence is not None:
         drives = [drive for drive in drives if drive.name == sequence] or drives
     if len(drives) != 1 or (sequence is not None and drives[0].name != sequence):
         names = ", ".join(drive.name for drive in drives)
-        wish = f"no drive {sequence!r}" if sequence is not None else "several drives"
-        raise PenumbraError(f"{wish} in {folder}: choose with --sequence from {names}")
+        problem = f"no drive {sequence!r}" if sequence is not None else "several drives"
+        raise PenumbraError(f"{problem} in {folder}: choose with --sequence from {names}")
     return drives[0]
 
 
 def _stamps(clock: Path, files: list[Path]) -> list[int]:
-    """One for each file: by their order where there are as many lines, else by their numbers."""
+    """One per file: by order if there are as many lines as files, else by the file's number."""
     if not clock.is_file():
         raise PenumbraError(f"no time stamps {clock}: it comes with KITTI's images")
     lines = clock.read_text().split("\n")
@@ -92,13 +92,13 @@ def _stamps(clock: Path, files: list[Path]) -> list[int]:
     if min(numbers) < 0 or max(numbers) >= len(read):
         raise PenumbraError(
             f"{clock} has {len(read)} lines for {len(files)} images in {files[0].parent}: they do"
-            " not belong together"
+            " not match"
         )
     return [read[number] for number in numbers]
 
 
 def _nanoseconds(line: str, clock: Path) -> int:
-    """Raw: date, time and nine decimals, taken as UTC. Odometry: seconds from the first frame."""
+    """Raw: date and time with nine decimals, in UTC. Odometry: seconds since the first frame."""
     try:
         match = re.fullmatch(r"(\d+-\d+-\d+ \d+:\d+:\d+)\.(\d{1,9})", line.strip())
         if match is None:
@@ -106,11 +106,11 @@ def _nanoseconds(line: str, clock: Path) -> int:
         seconds = calendar.timegm(time.strptime(match[1], "%Y-%m-%d %H:%M:%S"))
         return seconds * SECOND + int(match[2].ljust(9, "0"))
     except ValueError as error:
-        raise PenumbraError(f"{clock}: {line.strip()!r} is no time stamp of KITTI's") from error
+        raise PenumbraError(f"{clock}: {line.strip()!r} is not a time stamp of KITTI") from error
 
 
 def _values(calibration: Path) -> dict[str, np.ndarray]:
-    """The lines `NAME: numbers` of a calibration file; none if there is no file."""
+    """The lines `NAME: numbers` of a camera calibration; empty if there is no file."""
     if not calibration.is_file():
         return {}
     values = {}
@@ -126,10 +126,10 @@ def _values(calibration: Path) -> dict[str, np.ndarray]:
 def _camera(
     values: dict[str, np.ndarray], file: Path, number: int, width: int, height: int
 ) -> CameraModel | None:
-    """From KITTI's P = K [I | t] of the rectified picture, or K, D and R_rect of the original one.
+    """From KITTI's P = K [I | t] of the rectified image, or K, D and R_rect of the original one.
 
-    t is the way from camera 0, the rig's origin. ROS measures from the camera that took the picture
-    (or from the left one of a pair), so here it is left out: P = K [I | 0].
+    t is the translation from camera 0, the origin of the rig. In ROS the origin is the camera of
+    the image (or the left one of a pair), hence P = K [I | 0].
     """
     if not values:
         return None
@@ -148,21 +148,21 @@ def _camera(
         size = values[f"S_rect_0{number}"]
     except (KeyError, ValueError) as error:
         raise PenumbraError(
-            f"{file} lacks P, S, K, D or R of camera {number}: is it KITTI's calibration?"
+            f"{file} lacks P, S, K, D or R of camera {number}: is it a camera calibration of KITTI?"
         ) from error
-    # Pictures that somebody has scaled: so is their camera.
+    # The images have been scaled, and the camera with them.
     scale = np.diag([width / size[0], height / size[1], 1.0])
     return CameraModel.rectified(width, height, scale @ projection)
 
 
 def _depth(file: Path, image: np.ndarray) -> np.ndarray | None:
-    """Metres, NaN where LiDAR saw nothing; None for a frame without depth (KITTI has such)."""
+    """Metres, NaN where not measured; None if the frame has no depth, as some of KITTI."""
     if not file.is_file():
         return None
     depth = read_depth(file)
     if depth.shape != image.shape[:2]:
         raise PenumbraError(
             f"{file} is {depth.shape[1]}x{depth.shape[0]}, its image {image.shape[1]}x"
-            f"{image.shape[0]}: they must be of one size"
+            f"{image.shape[0]}: they must have the same size"
         )
     return np.where(depth > 0, depth, np.float32(np.nan))

@@ -1,4 +1,4 @@
-"""Colours for classes: SegNet's published palette, and distinct hues for names it does not have."""
+"""Colours of classes: SegNet's published palette, and distinct hues for other names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import colorsys
 from collections.abc import Iterable
 from typing import Any
 
-# Red, green, blue, as in the SegNet authors' demonstration.
+# Red, green, blue, as in the demo of SegNet's authors.
 SEGNET_PALETTE = {
     "sky": (128, 128, 128),
     "building": (128, 0, 0),
@@ -23,7 +23,7 @@ SEGNET_PALETTE = {
 
 
 def classes_with_colours(names: Iterable[str]) -> list[dict[str, Any]]:
-    """The manifest's entries for classes in the order of their label numbers."""
+    """The manifest's entries of classes, in the order of their labels."""
     return [
         {"name": name, "colour": list(SEGNET_PALETTE.get(name) or _colour(number))}
         for number, name in enumerate(names)
@@ -31,6 +31,6 @@ def classes_with_colours(names: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def _colour(number: int) -> tuple[int, int, int]:
-    """Hues a golden section apart: any number of neighbours differ."""
+    """Hues a golden section apart, so that consecutive classes differ."""
     red, green, blue = colorsys.hsv_to_rgb(number * 0.618034 % 1, 0.65, 0.9)
     return round(red * 255), round(green * 255), round(blue * 255)

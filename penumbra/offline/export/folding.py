@@ -1,11 +1,11 @@
-"""The same network in fewer steps.
+"""Simplification of a walk: folded batch norms and narrowed convolutions.
 
-Batch norm is folded into the convolution in front of it, for the mean and the variance at once: in
-eval mode it is a factor s = γ/√(σ² + ε) and a shift per channel. Of the mean, runtimes fold it
-themselves. Of the variance they cannot: it is a convolution with W² that is followed by a factor
-s². Folded before the walk, W becomes sW, its square is s²W², and both factors are gone.
+Batch norm is folded into the preceding convolution, for the mean and the variance at once: in eval
+mode it is a factor s = γ/√(σ² + ε) and a shift per channel. Runtimes fold it themselves for the
+mean, but not for the variance, which is a convolution with W² followed by a factor s². If W becomes
+sW before the walk, its square is s²W² and both factors vanish.
 
-Of a convolution of which only the first outputs are read, the others are left out.
+If only the first outputs of a convolution are read, the others are removed.
 """
 
 from __future__ import annotations
@@ -19,31 +19,26 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from penumbra.propagation import Propagated
 from penumbra.propagation.gains import Gains, gains_of, set_gains
+from penumbra.propagation.tracing import name_of
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def fold_batch_norms(propagated: Propagated) -> Propagated:
-    """The same walk with fewer steps; `propagated` and its model stay as they are."""
+    """A copy of the walk with folded batch norms; `propagated` and its model do not change."""
     folded = copy.deepcopy(propagated)
     module = folded.model
-    layers = dict(module.named_modules())
+    layers: dict[str, Any] = dict(module.named_modules())
     for node in list(module.graph.nodes):
         if node.op != "call_module" or type(layers[node.target]) not in _NORMS:
             continue
-        before = node.args[0] if node.args else None
-        if (
-            before is None
-            or before.op != "call_module"
-            or type(layers[before.target]) not in _CONVOLUTIONS
-            or len(before.users) > 1
-            or _is_shared(before.target, module, layers)
-        ):
+        before = _convolution_before(node, module, layers)
+        if before is None:
             continue
-        fused = fuse_conv_bn_eval(layers[before.target], layers[node.target])
-        module.set_submodule(before.target, fused)
-        layers[before.target] = fused
+        name = name_of(before)
+        layers[name] = fuse_conv_bn_eval(layers[name], layers[node.target])
+        module.set_submodule(name, layers[name])
         node.replace_all_uses_with(before)
         module.graph.erase_node(node)
     module.delete_all_unused_submodules()
@@ -52,27 +47,34 @@ def fold_batch_norms(propagated: Propagated) -> Propagated:
 
 
 def narrow_convolutions(propagated: Propagated) -> None:
-    """`convolution(x)[:, :n]` becomes a convolution with n outputs."""
+    """Replace `convolution(x)[:, :n]` by a convolution with n outputs."""
     module = propagated.model
-    layers = dict(module.named_modules())
+    layers: dict[str, Any] = dict(module.named_modules())
     for node in module.graph.nodes:
         outputs = _first_outputs(node)
-        before = node.args[0] if outputs else None
-        if (
-            before is None
-            or before.op != "call_module"
-            or type(layers[before.target]) not in _CONVOLUTIONS
-            or layers[before.target].groups > 1
-            or len(before.users) > 1
-            or _is_shared(before.target, module, layers)
-        ):
+        before = _convolution_before(node, module, layers) if outputs else None
+        if outputs is None or before is None:
             continue
-        layers[before.target] = _narrowed(layers[before.target], outputs)
-        module.set_submodule(before.target, layers[before.target])
+        name = name_of(before)
+        if layers[name].groups == 1:
+            layers[name] = _narrowed(layers[name], outputs)
+            module.set_submodule(name, layers[name])
+
+
+def _convolution_before(
+    node: fx.Node, module: fx.GraphModule, layers: dict[str, Any]
+) -> fx.Node | None:
+    """The convolution whose output only `node` reads, and which is called only once."""
+    before = node.args[0] if node.args else None
+    if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) > 1:
+        return None
+    name = name_of(before)
+    is_convolution = type(layers[name]) in _CONVOLUTIONS
+    return before if is_convolution and not _is_shared(name, module, layers) else None
 
 
 def _first_outputs(node: fx.Node) -> int | None:
-    """n, if a node is x[:, :n]."""
+    """The n of a node x[:, :n], otherwise None."""
     if node.op != "call_function" or node.target is not operator.getitem:
         return None
     match node.args[1]:
@@ -94,8 +96,8 @@ def _narrowed(layer: Any, outputs: int) -> Any:
     return narrow
 
 
-def _is_shared(target: str, module: nn.Module, layers: dict[str, nn.Module]) -> bool:
-    """Whether a layer is called in several places: folding would change the others as well."""
+def _is_shared(target: str, module: fx.GraphModule, layers: dict[str, Any]) -> bool:
+    """Whether a layer is called several times: folding would change the other calls as well."""
     calls = sum(
         node.op == "call_module" and layers[node.target] is layers[target]
         for node in module.graph.nodes

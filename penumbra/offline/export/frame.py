@@ -1,14 +1,14 @@
-"""The whole frame as one module: the camera's image in, what the vehicle asks for out.
+"""The exported module: camera image in; prediction, uncertainty and scores out.
 
-Everything between the camera driver and the decision is in the graph, so that nothing can differ
-between the workshop and the road, and no byte more than needed crosses to the GPU and back.
+Pre- and post-processing are part of the graph, so that they cannot differ between export and
+vehicle, and only the image and the outputs are copied to and from the GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,16 +19,18 @@ from penumbra.propagation import Moments
 
 @dataclass(frozen=True)
 class OutputEntry:
-    """An output's place in the manifest."""
+    """An output as the manifest describes it."""
 
     name: str
     dtype: str
-    is_map: bool  # of the image's height and width; otherwise one number for the frame
+    is_map: bool  # of the size of the image; otherwise one number per frame
     meaning: str
     unit: str
     optional: bool = False
+    role: str = "map"
 
     def entry(self, height: int | None, width: int | None) -> dict[str, Any]:
+        """The entry in the manifest, for images of this size."""
         return {
             "name": self.name,
             "dtype": self.dtype,
@@ -36,14 +38,14 @@ class OutputEntry:
             "meaning": self.meaning,
             "unit": self.unit,
             "optional": self.optional,
+            "role": self.role,
         }
 
 
 class Scores(nn.Module):
     """A segmentation network's class scores (logits) and their softmax.
 
-    The scores are `float32` whatever precision the network has: in half precision the variance of
-    a softmax leaves the range of the numbers.
+    The scores are always `float32`: in half precision the variance of a softmax is out of range.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -52,18 +54,26 @@ class Scores(nn.Module):
         self.softmax = nn.Softmax(dim=1)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores and probabilities of a batch."""
         scores = self.model(image).float()
         return scores, self.softmax(scores)
 
 
 class FrameModule(nn.Module):
-    """From a `uint8` image, height x width x 3, to the outputs in the order of `OUTPUTS`.
+    """From a `uint8` image (height x width x 3) to the outputs in the order of `OUTPUTS`.
 
-    `propagated` is the network, walked with moments. `mean` and `std` are its pixel statistics
-    (RGB, 0 to 255); `size` is the height and width that it wants, None if it takes any.
+    Args:
+        propagated: the network, which returns moments.
+        channel_order: of the image, `bgr` or `rgb`.
+        mean, std: pixel statistics of the network (RGB, 0 to 255).
+        size: its input height and width; None: any.
+        dtype: its precision.
     """
 
     OUTPUTS: tuple[OutputEntry, ...]
+    mean: Tensor
+    std: Tensor
+    to_rgb: Tensor | None
 
     def __init__(
         self,
@@ -79,12 +89,13 @@ class FrameModule(nn.Module):
         self.size, self.dtype = size, dtype
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
-        # A Gather: torch's own flip and indexing become three transpositions in ONNX.
+        # A Gather: torch's flip and indexing become three transpositions in ONNX.
         order = torch.tensor([2, 1, 0]) if channel_order == "bgr" else None
         self.register_buffer("to_rgb", order)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        # Converted first: TensorRT has uint8 at its borders only.
+        """The outputs of one image."""
+        # Converted first: TensorRT supports uint8 only as an input or output.
         x = image.to(torch.float32)
         x = (x.permute(2, 0, 1) if self.size is None else scaled(x, *self.size)).unsqueeze(0)
         if self.to_rgb is not None:
@@ -93,15 +104,21 @@ class FrameModule(nn.Module):
         return self.outputs(self.propagated(x.to(self.dtype)), image)
 
     def outputs(self, result: Any, image: Tensor) -> tuple[Tensor, ...]:
+        """The outputs from the moments of the network."""
         raise NotImplementedError
 
 
 class SegmentationFrame(FrameModule):
-    """Labels, where they are unsure, and the scores that others judge by."""
+    """Labels, uncertainty, confidence and scores of a segmentation."""
 
     OUTPUTS = (
         OutputEntry(
-            "labels", "uint8", True, "the most probable class of each pixel", "class number"
+            "labels",
+            "uint8",
+            True,
+            "the most probable class of each pixel",
+            "class number",
+            role="prediction",
         ),
         OutputEntry(
             "uncertainty",
@@ -109,12 +126,23 @@ class SegmentationFrame(FrameModule):
             True,
             "mean over the classes of the standard deviation of the class probability",
             "probability",
+            role="uncertainty",
         ),
         OutputEntry(
-            "confidence", "float32", True, "the largest mean class probability", "probability"
+            "confidence",
+            "float32",
+            True,
+            "the largest mean class probability",
+            "probability",
+            role="confidence",
         ),
         OutputEntry(
-            "frame_score", "float32", False, "mean uncertainty of the frame", "probability"
+            "frame_score",
+            "float32",
+            False,
+            "mean uncertainty of the frame",
+            "probability",
+            role="score",
         ),
         OutputEntry(
             "entropy", "float32", True, "entropy of the mean class probabilities", "nat", True
@@ -123,6 +151,7 @@ class SegmentationFrame(FrameModule):
     )
 
     def outputs(self, result: tuple[Moments, Moments], image: Tensor) -> tuple[Tensor, ...]:
+        """The outputs from the moments of scores and probabilities."""
         logits, probabilities = result
         p = probabilities.mean
         uncertainty = probabilities.std.mean(1).squeeze(0)
@@ -138,19 +167,37 @@ class SegmentationFrame(FrameModule):
 
 
 class DepthFrame(FrameModule):
-    """Disparity at the camera's own size; metres are made of it where the camera is known."""
+    """Disparity and its uncertainty at the size of the image; the vehicle converts to metres."""
 
     OUTPUTS = (
-        OutputEntry("disparity", "float32", True, "disparity to a right camera", "image widths"),
         OutputEntry(
-            "uncertainty", "float32", True, "standard deviation of the disparity", "image widths"
+            "disparity",
+            "float32",
+            True,
+            "disparity to a right camera",
+            "image widths",
+            role="prediction",
         ),
         OutputEntry(
-            "frame_score", "float32", False, "mean uncertainty of the frame", "image widths"
+            "uncertainty",
+            "float32",
+            True,
+            "standard deviation of the disparity",
+            "image widths",
+            role="uncertainty",
+        ),
+        OutputEntry(
+            "frame_score",
+            "float32",
+            False,
+            "mean uncertainty of the frame",
+            "image widths",
+            role="score",
         ),
     )
 
     def outputs(self, result: Moments, image: Tensor) -> tuple[Tensor, ...]:
+        """The outputs from the moments of the disparity."""
         height, width = image.shape[:2]
         disparity = bilinear(result.mean.float().squeeze((0, 1)), height, width)
         uncertainty = bilinear(result.std.float().squeeze((0, 1)), height, width)
@@ -158,19 +205,19 @@ class DepthFrame(FrameModule):
 
 
 def bilinear(x: Tensor, height: int, width: int) -> Tensor:
-    """`x` (N, C, h, w) at another size, as F.interpolate does it (align_corners=False).
+    """`x` (…, h, w) at another size, like bilinear F.interpolate (align_corners=False).
 
-    Rows are copied as they are, columns as the rows of the transposed picture. That takes OpenVINO
-    a tenth of the time of its own Interpolate, and ONNX Runtime three quarters (two maps of 384x128
-    to 1242x375: 1.1 ms and 1.0 ms).
+    Interpolates rows, and columns as the rows of the transposed map. That takes OpenVINO a tenth of
+    the time of its Interpolate, and ONNX Runtime three quarters (two maps from 384x128 to 1242x375:
+    1.1 ms and 1.0 ms).
     """
     return _between_rows(_between_rows(x.mT, width).mT, height)
 
 
 def scaled(image: Tensor, height: int, width: int) -> Tensor:
-    """`bilinear` of an image whose channels are last; they are first in what is returned.
+    """`bilinear` of a channels-last image; the result is channels-first.
 
-    The rows first: a camera has more of them than the network, and there is less to transpose.
+    Rows come first: the image has more of them than the network's input, so less is transposed.
     """
     rows = _between_rows(image.flatten(1), height).unflatten(1, image.shape[1:])
     return _between_rows(rows.permute(2, 1, 0), width).mT
@@ -191,18 +238,25 @@ def _itself(model: nn.Module) -> nn.Module:
     return model
 
 
-# Architecture → its task, its frame, and what is propagated of it.
-FRAMES: dict[str, tuple[str, type[FrameModule], Callable[[nn.Module], nn.Module]]] = {
-    "segnet": ("segmentation", SegmentationFrame, Scores),
-    "monodepth": ("depth", DepthFrame, _itself),
+class FrameSpec(NamedTuple):
+    """How an architecture is exported."""
+
+    task: str
+    frame: type[FrameModule]
+    head: Callable[[nn.Module], nn.Module]  # from the network to the module that is propagated
+
+
+FRAMES = {
+    "segnet": FrameSpec("segmentation", SegmentationFrame, Scores),
+    "monodepth": FrameSpec("depth", DepthFrame, _itself),
 }
 
 
-def frame_of(architecture: str) -> tuple[str, type[FrameModule], Callable[[nn.Module], nn.Module]]:
-    """Task, frame and head of an architecture; PenumbraError where none is known."""
+def frame_of(architecture: str) -> FrameSpec:
+    """How `architecture` is exported; PenumbraError if it is unknown."""
     if architecture not in FRAMES:
         raise PenumbraError(
             f"no export for the architecture {architecture!r}: add it to "
-            f"penumbra.offline.export.frame (known: {', '.join(FRAMES)})"
+            f"penumbra.offline.export.frame (it has {', '.join(FRAMES)})"
         )
     return FRAMES[architecture]

@@ -1,7 +1,7 @@
-"""Will TensorRT compile it? Asked while the model's author is still at the desk.
+"""Checks at export that TensorRT can compile a graph.
 
-By NVIDIA's support table (tensorrt_operators.txt); an operator that is not in it is told with the
-layer that brought it in.
+By NVIDIA's support table (tensorrt_operators.txt). The error for an unsupported operator names the
+layer that it comes from.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from penumbra.offline.export.graph import LAYER
 
 
 def supported_operators() -> frozenset[str]:
-    """The operators of ONNX's own domain that TensorRT has."""
+    """The operators of ONNX's default domain that TensorRT supports."""
     text = resources.files("penumbra.offline.export").joinpath("tensorrt_operators.txt").read_text()
     return frozenset(line for line in text.split("\n") if line and not line.startswith("#"))
 
 
 def refuse_unsupported(model: ir.Model) -> None:
-    """PenumbraError at the first node that TensorRT would not compile."""
+    """PenumbraError at the first node that TensorRT cannot compile."""
     supported = supported_operators()
     for node in model.graph.all_nodes():
         obstacle = _obstacle(node, supported)
         if obstacle:
             layer = node.metadata_props.get(LAYER, f"node {node.name!r} of the graph")
             raise PenumbraError(
-                f"TensorRT has no {obstacle}, which comes from {layer}: write the layer with other "
-                "operations (penumbra/export/tensorrt_operators.txt lists those it has)"
+                f"TensorRT does not support {obstacle}, which comes from {layer}: write the layer "
+                "with other operations (see penumbra/offline/export/tensorrt_operators.txt)"
             )
 
 
 def _obstacle(node: ir.Node, supported: frozenset[str]) -> str | None:
-    """What TensorRT lacks for a node, by the table's column of restrictions; None: nothing."""
+    """What TensorRT does not support of a node, by the table's restrictions; None: nothing."""
     operator = node.op_type
     if node.domain not in ("", "ai.onnx"):
         return f"operator {node.domain}::{operator}"

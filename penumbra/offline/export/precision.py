@@ -1,15 +1,15 @@
-"""Mixed precision, written into the graph: the mean in FP16, the variance in FP32.
+"""Mixed precision in the graph: the mean in FP16, the variance in FP32.
 
-TensorRT 11 takes every type as it stands in the graph, so the graph says where half precision is
-good enough. That is told by one rule, node by node, from the front:
+TensorRT 11 uses the types of the graph, so the graph defines where half precision is used. Nodes
+are classified in topological order:
 
-- A layer with weights (convolution, matrix product, batch norm) that reads a *parameter of the
-  model as it is* computes the mean. The variance goes through the same layers with their weights
-  squared, and a square is no parameter.
-- An operation that leaves the scale of its values as it is (pooling, ReLU, concatenation …)
-  computes the mean if all that it reads does.
-- Everything else stays in FP32: the image, noise (squares of means leave the range of FP16 at 256),
-  the moments of activations, softmax, every output.
+- A layer with weights (convolution, matrix product, batch norm) that reads *unmodified parameters
+  of the model* computes the mean. The variance goes through the same layers with squared weights,
+  which are not parameters.
+- An operation that keeps the scale of its values (pooling, ReLU, concatenation …) computes the mean
+  if all of its inputs do.
+- Everything else stays in FP32: the image, noise (the squares of means above 256 exceed the range
+  of FP16), the moments of activations, softmax, all outputs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from penumbra.offline.export.graph import graph_of
 
 # By operator: which of its inputs are parameters.
 _WEIGHTED = {
@@ -33,14 +35,14 @@ _KEEP_SCALE = {
     "Reshape", "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Sub", "Transpose",
     "Unsqueeze", "Where",
 }  # fmt: skip
-# Inputs that are float32 by definition and no data.
+# Inputs that are float32 by definition, not data.
 _SETTINGS = {"Resize": (1, 2)}
 
 
 def mean_in_half(model: ir.Model, parameters: Collection[str]) -> int:
-    """Turn the mean branch of an FP32 graph into FP16; returns how many nodes that are.
+    """Convert the mean branch of an FP32 graph to FP16; returns the number of its nodes.
 
-    `parameters` names the initializers that are the model's own, not computed from them.
+    `parameters` are the names of the initializers that are parameters of the model.
     """
     graph = model.graph
     half: set[ir.Value] = set()
@@ -54,12 +56,12 @@ def mean_in_half(model: ir.Model, parameters: Collection[str]) -> int:
                 node.replace_input_with(index, _cast(value, wanted, node, casts, chosen))
     for value in half:
         value.dtype = ir.DataType.FLOAT16
-    RemoveUnusedNodesPass()(model)  # the constants that were replaced
+    RemoveUnusedNodesPass()(model)  # replaced constants
     return len(nodes)
 
 
 def _belongs_to_mean(node: ir.Node, half: set[ir.Value], parameters: set[str]) -> bool:
-    """Decide for one node; its float outputs are added to `half`."""
+    """Classify a node; if it belongs to the mean, its float outputs are added to `half`."""
     outputs = [value for value in node.outputs if value.dtype == ir.DataType.FLOAT]
     if any(value.is_graph_output() for value in outputs):
         return False
@@ -92,17 +94,21 @@ def _cast(
     casts: dict[tuple[ir.Value, ir.DataType], ir.Value],
     chosen: set[ir.Node],
 ) -> ir.Value:
-    """The value in the other type, made once.
+    """The value in the other type, converted once.
 
     A constant that only the mean reads is stored in FP16. One whose square the variance reads stays
-    in FP32 and is converted when the graph is loaded, so that it is in the file once.
+    in FP32 and is converted when the graph is loaded, so that the file has it once.
     """
     if (value, to) in casts:
         return casts[value, to]
-    graph = reader.graph
-    if value.is_initializer() and all(user in chosen for user in value.consumers()):
+    graph, constant = graph_of(reader), value.const_value
+    if (
+        value.is_initializer()
+        and constant is not None
+        and all(user in chosen for user in value.consumers())
+    ):
         new = ir.Value(name=f"{value.name}.half", type=ir.TensorType(to), shape=value.shape)
-        new.const_value = ir.tensor(value.const_value.numpy().astype("float16"), name=new.name)
+        new.const_value = ir.tensor(constant.numpy().astype("float16"), name=new.name)
         graph.register_initializer(new)
     else:
         node = ir.node("Cast", [value], {"to": to}, metadata_props=dict(reader.metadata_props))

@@ -1,4 +1,4 @@
-"""What is exported of a network, as a walk through PyTorch: with its rules and its gains."""
+"""The walk that is exported of a network: its propagation in PyTorch, with rules and gains."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
 from penumbra.offline.export.folding import fold_batch_norms, narrow_convolutions
 from penumbra.offline.export.frame import frame_of
-from penumbra.offline.gains_file import GAINS, load_gains
+from penumbra.offline.gains_file import GainFacts, load_gains, load_gains_of
 from penumbra.offline.models import read_header
 from penumbra.propagation import Propagated, propagate
 from penumbra.propagation.gain_fitting import with_gains
-from penumbra.propagation.tracing import is_noise
+from penumbra.propagation.tracing import is_noise, name_of
 
 
 def walk_of(
@@ -27,48 +27,60 @@ def walk_of(
     folded: bool = True,
     variance: str = "truthful",
 ) -> Propagated:
-    """The walk through what is exported of a network: its gains set, `folded` into fewer steps."""
+    """The propagated network as it is exported, with gains; `folded` into fewer steps."""
     _, _, head = frame_of(architecture)
     walk = propagate(head(model).eval(), relu=relu, softmax=softmax)
     if variance == "fast":
-        _silence_all_but_the_last(walk)
+        _keep_last_noise_source(walk)
     if folded:
         walk = fold_batch_norms(walk)
     if gains:
         walk = with_gains(walk, gains)
-    if folded:  # last, for gains are of all outputs
+    if folded:  # after the gains, which are of all outputs
         narrow_convolutions(walk)
     return walk
 
 
 def walk_of_bundle(bundle: Bundle, model: nn.Module, folded: bool = True) -> Propagated:
-    """What a bundle's graph computes, in PyTorch: `model` with the bundle's rules and gains."""
-    variant = bundle.manifest["variant"]
-    known = GAINS in bundle.manifest["files"]
-    gains, facts = (load_gains(bundle.path) if known else None) or (None, {})
-    softmax = variant.get("softmax", "jacobian")
-    how = facts.get("variance", "truthful")
-    return walk_of(model, variant["architecture"], variant["relu"], softmax, gains, folded, how)
+    """What the graph of a bundle computes, in PyTorch: `model` with its rules and gains."""
+    gains = load_gains_of(bundle)
+    return walk_of(
+        model,
+        bundle.model.name,
+        bundle.rules.relu,
+        bundle.rules.softmax,
+        gains.tensors if gains else None,
+        folded,
+        gains.facts.variance if gains else "truthful",
+    )
 
 
 def walk_of_checkpoint(path: Path | str, model: nn.Module) -> Propagated:
-    """`model`, loaded from there, with the rules and gains of the calibration that lies beside its
-    weights; without one the default rules."""
-    gains, facts = load_gains(path) or (None, {})
-    rules = facts.get("relu", "moment"), facts.get("softmax", "jacobian")
-    architecture = read_header(path)["architecture"]
-    how = facts.get("variance", "truthful")
-    return walk_of(model, architecture, *rules, gains, gains is not None, how)
+    """`model`, loaded from `path`, with the gains beside its weights and the rules of their fit.
+
+    Without gains it has the default rules.
+    """
+    gains = load_gains(path)
+    facts = gains.facts if gains else GainFacts()
+    return walk_of(
+        model,
+        read_header(path).architecture,
+        facts.relu,
+        facts.softmax,
+        gains.tensors if gains else None,
+        gains is not None,
+        facts.variance,
+    )
 
 
-def _silence_all_but_the_last(walk: Propagated) -> None:
-    """Take the noise of all dropouts but the last out of a walk (not of its model)."""
+def _keep_last_noise_source(walk: Propagated) -> None:
+    """Remove all dropouts but the last from a walk (not from its model)."""
     graph = walk.model.graph
     noisy = [node for node in graph.nodes if is_noise(node, walk.model, walk.registry)]
     if len(noisy) < 2:
         raise PenumbraError(
-            "the network has one dropout: its noise cannot be followed for less; leave "
-            "'--variance fast' away"
+            "the network has only one dropout, so a fast variance would be the same: omit "
+            "'--variance fast'"
         )
     for node in noisy[:-1]:
-        walk.model.set_submodule(node.target, nn.Identity())
+        walk.model.set_submodule(name_of(node), nn.Identity())

@@ -1,1 +1,1 @@
-"""What is fitted to a trained network: gains of the variance, thresholds of the alerts."""
+"""Fitting after training: gains of the variance and thresholds of the alerts."""

@@ -1,7 +1,7 @@
-"""From the uncertainty of ordinary frames to thresholds, and to what these promise.
+"""Thresholds of alerts from the scores of ordinary frames, and the rate of false alarms.
 
-A promise is worth as much as the frames behind it: neighbours in a video resemble each other, and
-what has never been seen in n frames may still happen once in n. Both are reckoned with here.
+Consecutive frames of a video are correlated, and n frames cannot show a rate below 1/n. Both are
+taken into account.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from dataclasses import dataclass
 import numpy as np
 
 from penumbra.errors import PenumbraError
-from penumbra.vehicle.monitor import Monitor, OodSettings
+from penumbra.vehicle.monitor import Monitor, MonitorSettings
 
 LEAST_FRAMES = 20
-LONGEST_RAISE_WINDOW = 16  # `alert_rate` goes through 2^(M+1) cases
+LONGEST_RAISE_WINDOW = 16  # `alert_rate` enumerates 2^(M+1) cases
 _UPPER_TENTH = 0.9
 
 
 @dataclass(frozen=True)
 class FrameThreshold:
-    """A threshold for the frame score, and what the frames that it comes from can vouch for."""
+    """A threshold of the frame score, and the rate of false alarms that its frames support."""
 
     value: float
-    asked_rate: float  # of false alarms per frame
-    vouched_rate: float  # what that many frames can tell: never under 1 / (n + 1)
-    over: int  # of these frames
-    extrapolated: bool  # the rate asked for is under what n frames can tell
+    target_rate: float  # of false alarms per frame
+    supported_rate: float  # by n frames: not below 1 / (n + 1)
+    over: int  # number of frames above the threshold
+    extrapolated: bool  # the target rate is below what n frames support
 
 
 @dataclass(frozen=True)
 class Autocorrelation:
-    """How much frames that follow each other resemble each other."""
+    """Correlation of consecutive frames."""
 
-    correlation: float  # of a score with the next
-    effective_frames: float  # independent frames that would tell as much: n (1 - ρ) / (1 + ρ)
-    persistence: float  # share of the most uncertain tenth that is followed by another of it
+    correlation: float  # ρ of a score with the next one
+    effective_frames: float  # equivalent number of independent frames: n (1 - ρ) / (1 + ρ)
+    persistence: float  # share of the highest tenth that is followed by another of it
 
 
 def frame_threshold(scores: np.ndarray, rate: float) -> FrameThreshold:
-    """The smallest score that at most a share `rate` of the frames is over.
+    """The smallest score that at most a share `rate` of the frames exceeds.
 
-    With n frames and rate under 1/n there is no such quantile. Then it is the largest score and a
-    margin: what an exponential tail would add, β ln(1 / (n rate)), with β the mean excess of the
-    most uncertain tenth of the frames. That is an assumption, and marked as one.
+    With n frames and a rate below 1/n there is no such quantile. Then it is the largest score plus
+    the margin of an exponential tail, β ln(1 / (n rate)), with β the mean excess of the highest
+    tenth of the frames. This is an assumption, marked as `extrapolated`.
     """
     scores = np.sort(np.asarray(scores, np.float64))
     n = scores.size
@@ -56,9 +56,9 @@ def frame_threshold(scores: np.ndarray, rate: float) -> FrameThreshold:
         )
     if not np.isfinite(scores[-1]):
         raise PenumbraError(
-            "the uncertainty of some frames is not a number: the bundle is broken, export it again"
+            "the uncertainty of some frames is not finite: the bundle is broken, export it again"
         )
-    allowed = math.floor(rate * n * (1 + 1e-9))  # 0.01 x 300 is a hair under 3 in floating point
+    allowed = math.floor(rate * n * (1 + 1e-9))  # 0.01 x 300 is slightly below 3 in floating point
     if allowed >= 1:
         value = float(scores[n - 1 - allowed])
         return FrameThreshold(value, rate, rate, int((scores > value).sum()), False)
@@ -68,13 +68,13 @@ def frame_threshold(scores: np.ndarray, rate: float) -> FrameThreshold:
     return FrameThreshold(value, rate, 1 / (n + 1), 0, True)
 
 
-def likeness(scores: np.ndarray) -> Autocorrelation:
-    """Of the scores of frames in their order."""
+def autocorrelation(scores: np.ndarray) -> Autocorrelation:
+    """The correlation of the scores of consecutive frames."""
     scores = np.asarray(scores, np.float64)
     n = scores.size
     centred = scores - scores.mean()
-    alike = np.ptp(scores) == 0  # one frame over and over, such as a camera that has frozen
-    correlation = 1.0 if alike else float(centred[1:] @ centred[:-1] / (centred @ centred))
+    is_constant = np.ptp(scores) == 0  # such as of a frozen camera
+    correlation = 1.0 if is_constant else float(centred[1:] @ centred[:-1] / (centred @ centred))
     high = scores > np.quantile(scores, _UPPER_TENTH)
     followed = high[1:][high[:-1]]
     persistence = float(followed.mean()) if followed.size else 0.0
@@ -83,9 +83,9 @@ def likeness(scores: np.ndarray) -> Autocorrelation:
 
 
 def upper_bound(over: int, frames: float, confidence: float = 0.95) -> float:
-    """The largest rate that still gives `over` or fewer of `frames` with 1 - `confidence`.
+    """Upper bound of the rate (Clopper and Pearson 1934) if `over` of `frames` are over.
 
-    Clopper and Pearson's bound; with none over it is nearly 3 / frames.
+    With none over it is nearly 3 / frames for a confidence of 0.95.
     """
     n = max(1, math.floor(frames))
     if over >= n:
@@ -99,7 +99,7 @@ def upper_bound(over: int, frames: float, confidence: float = 0.95) -> float:
 
 
 def check_raise_frames(raise_frames: tuple[int, int]) -> None:
-    """That `alert_rate` can be told for N of M frames."""
+    """PenumbraError unless `alert_rate` can be computed for N of M frames."""
     needed, window = raise_frames
     if not 1 <= needed <= window <= LONGEST_RAISE_WINDOW:
         raise PenumbraError(
@@ -109,23 +109,23 @@ def check_raise_frames(raise_frames: tuple[int, int]) -> None:
 
 
 def alert_rate(rate: float, persistence: float, raise_frames: tuple[int, int]) -> float:
-    """Alerts per frame after hysteresis, if a share `rate` of the frames is over the threshold.
+    """Alerts per frame after hysteresis, if a share `rate` of the frames exceeds the threshold.
 
-    Frames are taken as a chain in which one that is over follows another with probability
-    `persistence` (equal to `rate`: frames know nothing of each other). An alert begins where N of
-    the last M frames are over and of the M before they were not:
+    Frames form a Markov chain in which a frame over the threshold follows another with probability
+    `persistence` (equal to `rate` for independent frames). An alert begins where N of the last M
+    frames are over and of the M frames before they were not:
 
         Σ P(b₀ … b_M)  over all b with  b₁ + … + b_M ≥ N  and  b₀ + … + b_{M-1} < N
 
-    Alerts that run into each other are counted apart, so this errs on the high side.
+    Alerts that merge are counted separately, so this is an upper estimate.
     """
     check_raise_frames(raise_frames)
     needed, window = raise_frames
     if not 0 < rate < 1:
         return rate  # never, or from the first frame on
     stay = min(max(persistence, rate), 1.0)
-    fall = rate * (1 - stay) / (1 - rate)  # to be over after a frame that was not: keeps `rate`
-    step = np.array([[1 - fall, fall], [1 - stay, stay]])
+    rise = rate * (1 - stay) / (1 - rate)  # over after a frame that was not; keeps `rate`
+    step = np.array([[1 - rise, rise], [1 - stay, stay]])
     bits = np.arange(2 ** (window + 1))[:, None] >> np.arange(window + 1) & 1
     chance = np.where(bits[:, 0] == 1, rate, 1 - rate)
     for place in range(window):
@@ -134,8 +134,8 @@ def alert_rate(rate: float, persistence: float, raise_frames: tuple[int, int]) -
     return float(chance[begins].sum())
 
 
-def alerts_in(scores: Sequence[float], settings: OodSettings) -> int:
-    """How many alerts the very monitor of the node raises on these scores, one after the other."""
+def alerts_in(scores: Sequence[float], settings: MonitorSettings) -> int:
+    """The number of alerts that the node's monitor raises on consecutive scores."""
     monitor = Monitor(settings)
     alerts, before = 0, monitor.level
     for score in scores:

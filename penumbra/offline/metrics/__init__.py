@@ -1,1 +1,1 @@
-"""How good a prediction is, and how good its uncertainty."""
+"""Metrics of predictions and of their uncertainty; NumPy only."""

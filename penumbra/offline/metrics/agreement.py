@@ -1,8 +1,8 @@
-"""How near one uncertainty map is to another, how well it knows the errors, and how sure that is.
+"""Agreement of uncertainty maps with a reference, and with the errors.
 
-Every figure against Monte Carlo stands beside the noise of the reference itself, estimated from
-its two halves. If each half has an error of size s against an endless reference, then the halves
-differ by √2 s and the whole, their average, has an error of s / √2: half of the difference.
+Every figure against Monte Carlo comes with the sampling noise of the reference, estimated from its
+two halves. If each half has an error of size s against an infinite reference, then the halves
+differ by √2 s and their average has an error of s / √2: half of the difference.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ STEPS = 50  # of the sparsification curve
 
 
 def agreement(a: np.ndarray, b: np.ndarray) -> float:
-    """The share of pixels with the same label."""
+    """Share of pixels with the same label."""
     return float(np.mean(a == b))
 
 
 def relative_error(found: np.ndarray, reference: np.ndarray) -> float:
-    """mean |a - b| / mean b"""
+    """mean |a - b| / mean b."""
     spread = np.abs(found.astype(np.float64) - reference).mean()
     return float(spread / np.mean(reference, dtype=np.float64))
 
 
 def mean_ratio(found: np.ndarray, reference: np.ndarray) -> float:
-    """mean a / mean b: below 1 where uncertainty is understated."""
+    """mean a / mean b; below 1 the uncertainty is too small."""
     return float(np.mean(found, dtype=np.float64) / np.mean(reference, dtype=np.float64))
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """The correlation of the ranks, equal values sharing theirs; NaN where a map is constant."""
+    """Rank correlation, with mean ranks for ties; NaN if a map is constant."""
     from scipy.stats import rankdata
 
     ranks = [rankdata(values.ravel()) for values in (a, b)]
@@ -44,10 +44,10 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def attainable(correlation_of_halves: float) -> float:
-    """What a perfect map would correlate with the whole reference.
+    """The correlation of a perfect map with the whole reference.
 
-    By Spearman and Brown (1910) the whole correlates with another such whole by 2 r / (1 + r),
-    and the truth with one of them by the root of that.
+    By Spearman and Brown (1910) two such references correlate by 2 r / (1 + r), and the truth with
+    one of them by the square root of that.
     """
     r = max(correlation_of_halves, 0.0)
     return float(np.sqrt(2 * r / (1 + r)))
@@ -55,9 +55,9 @@ def attainable(correlation_of_halves: float) -> float:
 
 @dataclass(frozen=True)
 class StdAgreement:
-    """A standard-deviation map against Monte Carlo's, with what the reference's noise explains.
+    """A map of standard deviations against Monte Carlo's, with the noise of the reference.
 
-    The variance is the square of the map: it weighs the most uncertain pixels more.
+    The variance is the square of the map; it gives more weight to the most uncertain pixels.
     """
 
     std_relative_error: float
@@ -73,6 +73,7 @@ class StdAgreement:
     def of(
         cls, found: np.ndarray, reference: np.ndarray, halves: tuple[np.ndarray, np.ndarray]
     ) -> StdAgreement:
+        """Compare `found` with the reference, whose noise follows from its `halves`."""
         first, second = halves
         scale = np.mean(reference, dtype=np.float64)
         between = np.abs(first.astype(np.float64) - second).mean()
@@ -91,7 +92,7 @@ class StdAgreement:
 
 
 def sparsification(error: np.ndarray, uncertainty: np.ndarray, steps: int = STEPS) -> np.ndarray:
-    """The mean error of what is left when the most uncertain 0, 1/steps, 2/steps … are removed."""
+    """Mean error after removing the most uncertain 0, 1/steps, 2/steps … of the pixels."""
     sorted_errors = error[np.argsort(-uncertainty, kind="stable")].astype(np.float64)
     left = np.cumsum(sorted_errors[::-1])[::-1]
     removed = np.arange(steps) * error.size // steps
@@ -99,24 +100,25 @@ def sparsification(error: np.ndarray, uncertainty: np.ndarray, steps: int = STEP
 
 
 def by_quantile(error: np.ndarray, uncertainty: np.ndarray, bins: int = BINS) -> np.ndarray:
-    """The mean error in each `bins`-th part of the pixels, from the most certain part on."""
+    """Mean error by quantile of the uncertainty, from the most certain pixels on."""
     sorted_errors = error[np.argsort(uncertainty, kind="stable")]
     return np.array([part.mean() for part in np.array_split(sorted_errors, bins)])
 
 
 @dataclass(frozen=True)
 class Sparsification:
-    """How well an uncertainty knows where the errors are (curves of one frame, or their mean).
+    """How well the uncertainty ranks the errors (curves of one frame, or their mean).
 
-    `error` is of each pixel with known truth: 1 for a wrong label, or |depth - truth| / truth.
+    `error` of a pixel with ground truth is 1 for a wrong label, or |depth - truth| / truth.
     """
 
     quantiles: np.ndarray  # mean error by quantile of the uncertainty
-    curve: np.ndarray  # mean error of what is left, the most uncertain removed first
-    oracle: np.ndarray  # the same, the most wrong removed first
+    curve: np.ndarray  # mean error of the rest, the most uncertain removed first
+    oracle: np.ndarray  # the same, the largest errors removed first
 
     @classmethod
     def of(cls, error: np.ndarray, uncertainty: np.ndarray) -> Sparsification:
+        """The curves of one frame."""
         return cls(
             by_quantile(error, uncertainty),
             sparsification(error, uncertainty),
@@ -125,16 +127,16 @@ class Sparsification:
 
     @classmethod
     def mean(cls, frames: list[Sparsification]) -> Sparsification:
-        """Frame by frame, as Poggi et al. (2020) average."""
+        """The mean over frames, as in Poggi et al. (2020)."""
         parts = zip(*((c.quantiles, c.curve, c.oracle) for c in frames), strict=True)
         return cls(*(np.mean(part, axis=0) for part in parts))
 
     @property
     def ause(self) -> float:
-        """The area under the sparsification error: 0 if uncertainty ranks as the errors do."""
+        """Area under the sparsification error: 0 if the uncertainty ranks as the errors do."""
         return float(np.mean(self.curve - self.oracle))
 
     @property
     def aurg(self) -> float:
-        """The area by which it is better than removing at random; above 0 it knows something."""
+        """Area under the random gain: above 0 it is better than removing at random."""
         return float(np.mean(self.curve[0] - self.curve))

@@ -1,4 +1,4 @@
-"""Whether a standard deviation is as large as the errors that are made."""
+"""Coverage: whether standard deviations match the errors."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 
 SHARES = (0.5, 0.6827, 0.9, 0.95)
 NOTE = (
-    "Dropout's variance is what the network is unsure of (epistemic). It holds neither the noise of"
-    " the camera nor that of the measurement (aleatoric), nor what no dropout mask changes, so the"
-    " observed shares are expected to be below the nominal ones."
+    "The variance of dropout is epistemic. It includes neither the noise of camera and measurement"
+    " (aleatoric) nor errors that all dropout masks share, so the observed shares are expected to"
+    " be below the nominal ones."
 )
 
 
 class Coverage:
-    """The share of errors within ±zσ, beside the share that a Gaussian has there.
+    """The share of errors within ±zσ, against that of a Gaussian.
 
-    z = Φ⁻¹((1 + share) / 2), which is 0.674, 1, 1.645 and 1.96 for `SHARES`. Observed shares below
-    the nominal ones: σ is too small for the errors.
+    z = Φ⁻¹((1 + share) / 2), which is 0.674, 1, 1.645 and 1.96 for `SHARES`. If the observed shares
+    are below the nominal ones, σ is too small.
     """
 
     def __init__(self) -> None:
@@ -27,13 +27,13 @@ class Coverage:
         self.count = 0
 
     def add(self, error: np.ndarray, std: np.ndarray) -> None:
-        """Errors (of either sign) and the standard deviation of each."""
+        """Add signed errors and their standard deviations."""
         size, std = np.abs(np.asarray(error, np.float64)), np.asarray(std, np.float64)
         self.within += [int(np.count_nonzero(size <= sigma * std)) for sigma in self.sigmas]
         self.count += size.size
 
     def summary(self) -> list[dict[str, float]]:
-        """For each share: `nominal`, `sigmas` (z) and `observed`, which is NaN without an error."""
+        """For each share: `nominal`, `sigmas` (z) and `observed` (NaN without data)."""
         observed = self.within / self.count if self.count else np.full(len(SHARES), np.nan)
         columns = (SHARES, self.sigmas.tolist(), observed.tolist())
         names = ("nominal", "sigmas", "observed")
@@ -41,7 +41,7 @@ class Coverage:
 
 
 def coverage_table(summaries: dict[str, list[dict[str, float]]]) -> str:
-    """Lines of text: a column for each of the named summaries."""
+    """A text table with one column per named summary."""
     heads = "".join(f"{name:>14}" for name in summaries)
     lines = [f"{'errors within':16}{'nominal':>9}{heads}"]
     for rows in zip(*summaries.values(), strict=True):

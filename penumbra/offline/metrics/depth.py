@@ -1,8 +1,7 @@
-"""How good a depth map is, by the measures of Eigen et al. (2014), as all papers on KITTI use them.
+"""Errors of depth maps by the metrics of Eigen et al. (2014), as usual on KITTI.
 
-Judged are the pixels with measured depth up to 80 m within the crop of Garg et al. (2016), which
-leaves out the sky, the bonnet and the sides. No median scaling: metres are metres. Figures are
-taken frame by frame and then averaged.
+Evaluated on pixels with measured depth up to 80 m within the crop of Garg et al. (2016), which
+excludes the sky, the bonnet and the sides. No median scaling. Figures are means over frames.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ _GARG = ((0.40810811, 0.99189189), (0.03594771, 0.96405229))
 
 
 class DepthErrors:
-    """The figures of all frames seen so far."""
+    """The figures of all frames added so far."""
 
     def __init__(self) -> None:
         self.frames: list[np.ndarray] = []
 
     def add(self, truth: np.ndarray, prediction: np.ndarray) -> None:
-        """One frame, metres; a frame without any measured pixel in the crop counts for nothing."""
+        """Add a frame (metres); one without a measured pixel in the crop is ignored."""
         judged = judged_pixels(truth)
         if judged.any():
             self.frames.append(_figures(truth[judged], prediction[judged]))
@@ -34,7 +33,7 @@ class DepthErrors:
 
 
 def judged_pixels(truth: np.ndarray) -> np.ndarray:
-    """Where `truth` was measured, within range and within the crop."""
+    """Pixels whose `truth` is measured, within the range and the crop."""
     height, width = truth.shape
     (top, bottom), (left, right) = _GARG
     inside = np.zeros(truth.shape, bool)

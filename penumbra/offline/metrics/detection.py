@@ -1,8 +1,8 @@
-"""How well a score tells the pixels that should stand out from all others: exact, ties and all.
+"""Detection of positive pixels by a score: AUROC, average precision and FPR95, exact with ties.
 
-A pixel is called positive where its score is at least the threshold; the thresholds are the scores
-that occur. With true and false positives T and F among P positives and N negatives at each of them,
-from the highest threshold on (Fishyscapes and SegmentMeIfYouCan judge by the last two):
+A pixel is detected where its score is at least the threshold; the thresholds are the scores that
+occur. With T_k true and F_k false positives of P positives and N negatives, from the highest
+threshold on (Fishyscapes and SegmentMeIfYouCan report the last two):
 
     AUROC = Σ_k (F_k - F_{k-1}) (T_k + T_{k-1}) / 2PN     = P(positive > negative) + P(equal) / 2
     average precision = Σ_k (T_k - T_{k-1}) / P · T_k / (T_k + F_k)
@@ -20,7 +20,7 @@ from penumbra.errors import PenumbraError
 
 @dataclass(frozen=True)
 class Detection:
-    """The figures of one score, and its ROC curve."""
+    """Detection figures of a score, and its ROC curve."""
 
     auroc: float
     average_precision: float
@@ -30,12 +30,12 @@ class Detection:
 
     @classmethod
     def of(cls, scores: np.ndarray, positive: np.ndarray) -> Detection:
-        """`scores` of any shape, high where `positive` (of the same shape) should be true."""
+        """From `scores` of any shape, which should be high where `positive` is true."""
         scores, positive = np.ravel(scores), np.ravel(positive).astype(bool)
         if scores.shape != positive.shape:
-            raise PenumbraError(f"{scores.size} scores of {positive.size} pixels: give one of each")
+            raise PenumbraError(f"{scores.size} scores for {positive.size} pixels: give one each")
         if np.isnan(scores).any():
-            raise PenumbraError("some scores are not numbers: they cannot be ranked")
+            raise PenumbraError("some scores are NaN and cannot be ranked")
         total = np.count_nonzero(positive)
         if total in (0, positive.size):
             raise PenumbraError(
@@ -45,7 +45,7 @@ class Detection:
         others = positive.size - total
         steps_true, steps_false = np.diff(true), np.diff(false)
         precision = true[1:] / (true[1:] + false[1:])
-        enough = np.searchsorted(true, 0.95 * total)  # T grows: the first that is no less
+        enough = np.searchsorted(true, 0.95 * total)  # T is sorted: the first that is no less
         return cls(
             auroc=float(np.sum(steps_false * (true[1:] + true[:-1])) / (2 * total * others)),
             average_precision=float(np.sum(steps_true * precision) / total),
@@ -55,14 +55,14 @@ class Detection:
         )
 
     def roc(self, points: int = 101) -> tuple[list[float], list[float]]:
-        """The curve at evenly spaced false-positive rates, for a figure."""
+        """The curve at evenly spaced false-positive rates, for plotting."""
         places = np.linspace(0, 1, points)
         found = np.interp(places, self.false_positive_rate, self.true_positive_rate)
         return places.tolist(), found.tolist()
 
 
 def _counts(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """True and false positives at each threshold, beginning with (0, 0) above all scores."""
+    """True and false positives at each threshold, starting with (0, 0) above all scores."""
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], positive[order]
     last_of_equals = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), scores.size - 1)

@@ -1,58 +1,59 @@
 """Monodepth (Godard et al. 2017): depth from one image, learnt from stereo pairs alone.
 
-An encoder halves the image six or seven times; the decoder doubles it back, joining the encoder's
-features of the same size on its way, and says the disparity at its four finest scales. The only
-change of Postels et al. 2019 is a dropout in front of the last convolution of the finest scale.
-`width` scales every channel count; 1.0 is the published network.
+An encoder halves the image six or seven times; the decoder doubles it, concatenates the encoder's
+features of the same size, and predicts the disparity at the four finest scales. Postels et al. 2019
+add a dropout before the last convolution of the finest scale. `width` scales all channel counts;
+1.0 is the published network.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from penumbra.errors import PenumbraError
+from penumbra.offline.models.network import MEAN, STD, Network
 from penumbra.offline.models.padding import CropLike, PadToMultiple
-from penumbra.offline.models.segnet import MEAN, STD
 
 SCALES = 4
 LARGEST = 0.3
-"""Disparity, as a fraction of the image width, is 0.3 times a sigmoid."""
+"""The disparity, as a fraction of the image width, is 0.3 times a sigmoid."""
 
 DROPOUTS = ("final", "none")
 
 KITTI_RIG = {"baseline_m": 0.54, "focal_per_width": 0.58, "max_depth_m": 80.0}
-"""From disparity to metres. The baseline is that of the cameras whose pairs it was trained on."""
+"""Conversion from disparity to metres; the baseline is that of the training pairs."""
 
-# A random network begins with this disparity (15 m in KITTI): the photometric loss has its
-# gradients within a few pixels of the right one, and the middle of the sigmoid (2 m) is far off.
+# Initial disparity (15 m in KITTI). The photometric loss has useful gradients only within a few
+# pixels of the right disparity, and the middle of the sigmoid (2 m) is too far from it.
 _INITIAL = 0.02
 
 # Channels at width 1. VGG: (channels, kernel) of each pair of convolutions, the second of stride 2.
 _VGG = ((32, 7), (64, 5), (128, 3), (256, 3), (512, 3), (512, 3), (512, 3))
 _RESNET50 = ((64, 3), (128, 4), (256, 6), (512, 3))  # channels of the bottleneck, blocks
 _DECODER = (16, 32, 64, 128, 256, 512, 512)  # from the finest scale on
-_FEWEST = 8  # a narrow network keeps some room at its finest scale
+_FEWEST = 8  # channels of a narrow network at its finest scale
 
 
-class Monodepth(nn.Module):
+class Monodepth(Network):
     """Disparity to a right camera (N x 1 x H x W, in image widths) of a normalised RGB image.
 
-    In training mode it returns all four scales instead, finest first, each with the disparities of
-    the left image (to the right) and of the right one (to the left): N x 2 x H/s x W/s.
+    In training mode it returns all four scales, finest first, each with the disparities of the left
+    and of the right image: N x 2 x H/s x W/s.
 
     Args:
         encoder: `vgg` or `resnet50`.
+        width: factor on all channel counts.
         dropout: `final` or `none`; the weights are the same.
         rate: of the dropout.
-        batch_norm: behind each convolution (not in the paper; a short training gains by it).
-        size: (height, width) that images are scaled to before they come here; any size works, this
-            is the one it was trained for.
-        depth: from disparity to metres, see `KITTI_RIG`.
-        mean, std: the pixel statistics (RGB, 0 to 255) that belong to the weights.
+        batch_norm: after each convolution (not in the paper; improves short trainings).
+        size: (height, width) that images are scaled to first. Any size works; the weights are
+            trained for this one.
+        depth: conversion from disparity to metres, see `KITTI_RIG`.
+        mean, std: pixel statistics (RGB, 0 to 255) of the training, which belong to the weights.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Monodepth(nn.Module):
             "std": list(std),
         }
         make = _Maker(width, batch_norm)
-        self.encoder = _ENCODERS[encoder](make)
+        self.encoder: _Encoder = _ENCODERS[encoder](make)
         stages = len(self.encoder.channels)
         self.pad = PadToMultiple(2**stages)
         self.crop = CropLike()
@@ -94,8 +95,8 @@ class Monodepth(nn.Module):
         channels = self.encoder.channels[-1]
         for level in range(stages, 0, -1):
             wanted = make.count(_DECODER[level - 1])
-            # What meets at this level: the upsampled decoder, the encoder's features of this size
-            # (there are none at full size) and the two disparities of the next coarser scale.
+            # Inputs of this level: the upsampled decoder, the encoder's features of this size (none
+            # at full size) and the two disparities of the next coarser scale.
             joined = wanted + (self.encoder.channels[level - 2] if level > 1 else 0)
             joined += 2 if level < SCALES else 0
             self.decoder[f"up{level}"] = make.convolution(channels, wanted, 3)
@@ -107,6 +108,7 @@ class Monodepth(nn.Module):
         self._initialise()
 
     def forward(self, image: Tensor) -> Tensor | list[Tensor]:
+        """The disparity of a batch; in training mode all scales."""
         skips = self.encoder(self.pad(image))
         x = skips.pop()
         disparities: list[Tensor] = []
@@ -121,13 +123,13 @@ class Monodepth(nn.Module):
                 x = self.dropout(x)
             if level <= SCALES:
                 scores = self.heads[f"disparity{level}"](x)
-                if level == 1 and not self.training:  # before the sigmoid: half of its moments
+                if level == 1 and not self.training:  # sliced before the sigmoid, to halve its cost
                     return LARGEST * torch.sigmoid(self.crop(scores[:, :1], image))
                 disparities.append(LARGEST * torch.sigmoid(scores))
         return disparities[::-1]
 
     def _initialise(self) -> None:
-        """He et al. 2015 for the layers before an ELU; disparity begins at `_INITIAL`."""
+        """He et al. 2015 for layers before an ELU; the initial disparity is `_INITIAL`."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
@@ -135,12 +137,13 @@ class Monodepth(nn.Module):
                     nn.init.zeros_(module.bias)
         share = _INITIAL / LARGEST
         for head in self.heads.values():
-            nn.init.xavier_uniform_(head.weight, gain=0.1)
-            nn.init.constant_(head.bias, math.log(share / (1 - share)))
+            if isinstance(head, nn.Conv2d) and head.bias is not None:
+                nn.init.xavier_uniform_(head.weight, gain=0.1)
+                nn.init.constant_(head.bias, math.log(share / (1 - share)))
 
 
 class _Maker:
-    """Makes layers of one width, with or without batch norm."""
+    """Builds layers of a given width, with or without batch norm."""
 
     def __init__(self, width: float, batch_norm: bool) -> None:
         self.width, self.batch_norm = width, batch_norm
@@ -163,8 +166,14 @@ class _Maker:
         return nn.Sequential(*layers)
 
 
-class _Vgg(nn.Module):
-    """Pairs of convolutions; returns the features at 1/2, 1/4, … 1/128 of the size."""
+class _Encoder(nn.Module):
+    """Returns features of ever smaller size; `channels` are their channel counts."""
+
+    channels: list[int]
+
+
+class _Vgg(_Encoder):
+    """Pairs of convolutions; features at 1/2, 1/4, … 1/128 of the size."""
 
     def __init__(self, make: _Maker) -> None:
         super().__init__()
@@ -184,10 +193,10 @@ class _Vgg(nn.Module):
         return features
 
 
-class _ResNet50(nn.Module):
-    """ResNet50 as Godard's: no batch norm of its own, strides in the last block of a stage.
+class _ResNet50(_Encoder):
+    """Godard's ResNet50: batch norm only on request, stride in the last block of a stage.
 
-    Returns the features at 1/2 (first convolution), 1/4 (pooling), 1/8, … 1/64 of the size.
+    Features at 1/2 (first convolution), 1/4 (pooling), 1/8, … 1/64 of the size.
     """
 
     def __init__(self, make: _Maker) -> None:
@@ -231,4 +240,4 @@ class _Bottleneck(nn.Module):
         return self.activation(self.residual(x) + self.shortcut(x))
 
 
-_ENCODERS = {"vgg": _Vgg, "resnet50": _ResNet50}
+_ENCODERS: dict[str, Callable[[_Maker], _Encoder]] = {"vgg": _Vgg, "resnet50": _ResNet50}

@@ -1,22 +1,22 @@
-"""Max-pooling that remembers where the maximum stood, and the unpooling that puts it back.
+"""2x2 max-pooling that records the position of the maximum, and unpooling to that position.
 
-SegNet's decoder places each value where its encoder found the maximum. PyTorch's own operators do
-that fastest, but TensorRT knows neither MaxPool's `Indices` output nor MaxUnpool. So each function
-here has two forms of one meaning and takes the right one by itself:
+SegNet's decoder places each value where its encoder found the maximum. PyTorch's operators are the
+fastest for that, but TensorRT supports neither the `Indices` output of MaxPool nor MaxUnpool. Each
+function here has two equivalent forms and selects one by context:
 
 - native (training, sampling, propagation): `max_pool2d`, flat indices, `max_unpool2d`;
 - export (inside `torch.export` and `torch.onnx.export`): the four phases of each 2x2 window as
   strided views, comparisons and a pixel shuffle, all of which TensorRT compiles.
 
-What travels between the functions is the *selection*, a plain integer tensor of the pooled shape.
-Its code differs between the two forms (flat index; phase 0 to 3): hand it on, do not read it.
+The *selection* that they exchange is an integer tensor of the pooled shape. Its encoding differs
+between the two forms (flat index; phase 0 to 3) and is private to this module.
 
-Ties go to the first position in row-major order in both forms. That matters: after ReLU an all-zero
-window is common, and `x == upsample(max)` would copy its variance to four places. And what differs
-by no more than rounding is a tie: in plain sky, and where the image was padded with its own edge,
-neighbours are equal but for the order in which a runtime adds, and each runtime would put the
-maximum elsewhere. So a later position wins only if it is larger by `MARGIN` (relative, or absolute
-below 1). The pooled value is the true maximum in any case.
+Ties go to the first position in row-major order in both forms: after ReLU an all-zero window is
+common, and `x == upsample(max)` would copy its variance to four places. Differences within rounding
+are ties as well: in uniform sky, and where the image is padded with its edge, neighbours are equal
+up to the order of summation, and each runtime would select another maximum. So a later position
+wins only if it is larger by `MARGIN` (relative, or absolute below 1). The pooled value is the true
+maximum in any case.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penumbra.propagation.registry import rule
 from penumbra.propagation.strips import in_strips
 
 MARGIN = 1e-4
-"""By which a later position has to be larger; rounding is below a hundredth of it."""
+"""Margin by which a later position must be larger; rounding is below a hundredth of it."""
 
 
 def select_max(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,7 +50,7 @@ def select_max(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _largest(x: Tensor) -> Tensor:
-    """The pooled value; without a gradient rows, then columns: an eighth of max_pool2d's time."""
+    """The pooled value; without a gradient by rows, then columns: 8 times as fast as max_pool2d."""
     if x.requires_grad:
         return F.max_pool2d(x, kernel_size=2, stride=2)
     rows = torch.maximum(x[..., ::2, :], x[..., 1::2, :])
@@ -58,9 +58,9 @@ def _largest(x: Tensor) -> Tensor:
 
 
 def winner(first: Tensor, second: Tensor, third: Tensor, fourth: Tensor) -> Tensor:
-    """Who wins each window, 0 to 3: a knock-out in which a challenger has to be clearly larger.
+    """The selected phase of each window, 0 to 3, by pairwise comparison with a margin.
 
-    (ArgMax would know no margin, and TensorRT promises nothing about its ties.)
+    (ArgMax has no margin, and TensorRT does not specify its ties.)
     """
     (won,) = in_strips(_knock_out, first, second, third, fourth, dim=-2)
     return won
@@ -71,7 +71,7 @@ def _knock_out(first: Tensor, second: Tensor, third: Tensor, fourth: Tensor) -> 
         smaller = torch.minimum(challenger.abs(), holder.abs())  # finite if one of them is
         return challenger - holder > MARGIN * (1 + smaller)
 
-    if not _exporting():  # strided views are read ten times; copied once, they are fast to read
+    if not _exporting():  # strided views are read ten times: copy them once
         first, second, third, fourth = (p.contiguous() for p in (first, second, third, fourth))
     upper, lower = torch.maximum(first, second), torch.maximum(third, fourth)
     won = torch.where(
@@ -83,7 +83,7 @@ def _knock_out(first: Tensor, second: Tensor, third: Tensor, fourth: Tensor) -> 
 
 
 def gather_selected(x: Tensor, selection: Tensor) -> Tensor:
-    """The values of `x` (N, C, H, W) at the selected positions: a second tensor, pooled alike."""
+    """The values of `x` (N, C, H, W) at the selected positions."""
     if _exporting():
         first, second, third, fourth = _phases(x)
         upper = torch.where(selection == 0, first, second)
@@ -98,20 +98,22 @@ def scatter_selected(x: Tensor, selection: Tensor) -> Tensor:
         zero = torch.zeros((), dtype=x.dtype, device=x.device)
         placed = [torch.where(selection == phase, x, zero) for phase in range(4)]
         return F.pixel_shuffle(torch.stack(placed, dim=2).flatten(1, 2), 2)
-    return F.max_unpool2d(x, selection, kernel_size=2, stride=2)
+    return F.max_unpool2d(x, selection, kernel_size=(2, 2), stride=(2, 2))
 
 
 class MaxPool2x2(nn.Module):
-    """`(pooled, selection)` of an image of even height and width."""
+    """2x2 max-pooling of an image of even height and width."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The pooled values and their selection."""
         return select_max(x)
 
 
 class MaxUnpool2x2(nn.Module):
-    """Each value back at the position that `MaxPool2x2` selected, zeros around it."""
+    """Places each value at the position that `MaxPool2x2` selected; the rest is zero."""
 
     def forward(self, x: Tensor, selection: Tensor) -> Tensor:
+        """The unpooled values."""
         return scatter_selected(x, selection)
 
 
@@ -124,8 +126,8 @@ def _exporting() -> bool:
     return torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
 
 
-# A plain torch.fx trace keeps these calls whole; were it to look inside, it would fix the native
-# form for good and the traced model could no longer be exported.
+# torch.fx must not trace into these functions: that would fix the native form, and the traced model
+# could not be exported.
 torch.fx.wrap("select_max")
 torch.fx.wrap("gather_selected")
 torch.fx.wrap("scatter_selected")
@@ -135,24 +137,25 @@ torch.fx.wrap("scatter_selected")
 def select_max_of_moments(x: Moments) -> tuple[Moments, Tensor]:
     """The element with the largest median, with its own mean and variance.
 
-    In a window where ReLU shuts all four, their means are tiny but not zero: the largest of them
-    would be decided in the far tails of Gaussians (down to 1e-40), where no two runtimes and no two
-    precisions agree. Yet it counts, for the decoder will put a large value where it points. The
-    medians are zero there and the first position wins, as in the plain network and in nearly every
-    sample of it.
+    In a window where ReLU cuts off all four elements, their means are tiny but not zero. The
+    largest of them would be decided in the far tails of Gaussians (down to 1e-40), where runtimes
+    and precisions disagree, and the decoder places a large value at the selected position. The
+    medians are zero there and the first position wins, as in the deterministic network and in
+    nearly every sample.
     """
-    largest, selection = select_max(x.typical)
+    typical = x.typical
+    largest, selection = select_max(typical)
 
     def take(value: Tensor) -> Tensor:
         return gather_selected(value, selection)
 
     def take_mean(mean: Tensor) -> Tensor:
-        return largest if x.median is None else take(mean)
+        return largest if typical is x.mean else take(mean)
 
     return map_within_channels(x, take_mean, take), selection
 
 
 @rule(scatter_selected)
 def scatter_selected_moments(x: Moments, selection: Tensor) -> Moments:
-    """Each value back in its place with its variance; the zeros around it are exact."""
+    """Each value at its position with its variance; the zeros around it are exact."""
     return map_within_channels(x, lambda v: scatter_selected(v, selection))

@@ -1,18 +1,18 @@
 """SegNet (Badrinarayanan et al. 2017) with the dropout of Bayesian SegNet (Kendall et al. 2017).
 
-Five encoder blocks shaped like VGG16, each closed by a 2x2 max-pooling whose selection is kept;
-five mirrored decoder blocks, each opened by unpooling with the selection of its encoder; a 3x3
-convolution as classifier. `width` scales every channel count; 1.0 is the published network.
+Five encoder blocks like those of VGG16, each followed by a 2x2 max-pooling whose selection is kept;
+five mirrored decoder blocks, each preceded by unpooling with the selection of its encoder; a 3x3
+convolution as classifier. `width` scales all channel counts; 1.0 is the published network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from penumbra.errors import PenumbraError
+from penumbra.offline.models.network import MEAN, STD, Network
 from penumbra.offline.models.padding import CropLike, PadToMultiple
 from penumbra.offline.models.pooling import MaxPool2x2, MaxUnpool2x2
 
@@ -20,8 +20,8 @@ from penumbra.offline.models.pooling import MaxPool2x2, MaxUnpool2x2
 ENCODER = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 DECODER = ((64,), (128, 64), (256, 256, 128), (512, 512, 256), (512, 512, 512))
 
-# Where dropout can stand: behind an encoder block (after its pooling), behind a decoder block.
-# `decoder1` is what the classifier reads.
+# Where dropout can be: after an encoder block (and its pooling), or after a decoder block. The
+# classifier follows `decoder1`.
 PLACES = tuple(f"encoder{n}" for n in range(1, 6)) + tuple(f"decoder{n}" for n in range(5, 0, -1))
 PLACEMENTS: dict[str, tuple[str, ...]] = {
     "none": (),
@@ -29,17 +29,17 @@ PLACEMENTS: dict[str, tuple[str, ...]] = {
     "encdec": ("encoder3", "encoder4", "encoder5", "decoder5", "decoder4", "decoder3"),
 }
 
-# The statistics of ImageNet's RGB pixels (0 to 255), near enough to any camera's.
-MEAN = (123.675, 116.28, 103.53)
-STD = (58.395, 57.12, 57.375)
 
-
-class SegNet(nn.Module):
+class SegNet(Network):
     """Class scores (logits, N x classes x H x W) of a normalised RGB image (N x 3 x H x W).
 
-    `dropout` is a placement of Bayesian SegNet (`encdec`, `class`, `none`) or a list of places
-    (`encoder1` … `encoder5`, `decoder5` … `decoder1`); the weights are the same for all of them.
-    `mean` and `std` belong to the weights: the pixel statistics (RGB, 0 to 255) of their training.
+    Args:
+        classes: their names.
+        width: factor on all channel counts.
+        dropout: a placement of Bayesian SegNet (`encdec`, `class`, `none`) or a list of places
+            (`encoder1` … `encoder5`, `decoder5` … `decoder1`); the weights are the same for all.
+        rate: of the dropout.
+        mean, std: pixel statistics (RGB, 0 to 255) of the training, which belong to the weights.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class SegNet(nn.Module):
         self._initialise()
 
     def forward(self, image: Tensor) -> Tensor:
+        """The class scores of a batch."""
         x = self.pad(image)
         selections = []
         for place, block in self.encoder.items():
@@ -91,7 +92,7 @@ class SegNet(nn.Module):
         return self.dropout[place](x) if place in self.dropout else x
 
     def _initialise(self) -> None:
-        """He et al. 2015: the variance of the activations is kept through ReLU layers."""
+        """He et al. 2015: keeps the variance of the activations through ReLU layers."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -100,7 +101,7 @@ class SegNet(nn.Module):
 
 
 class Probabilities(nn.Module):
-    """The same model with softmax over the classes behind it."""
+    """A segmentation model followed by a softmax over the classes."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -108,18 +109,12 @@ class Probabilities(nn.Module):
         self.softmax = nn.Softmax(dim=1)
 
     def forward(self, image: Tensor) -> Tensor:
+        """The class probabilities of a batch."""
         return self.softmax(self.model(image))
 
 
-def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """`uint8` RGB images, N x H x W x 3, as the network wants them: float, N x 3 x H x W."""
-    x = images.permute(0, 3, 1, 2).to(torch.float32)
-    shape = (1, 3, 1, 1)
-    return (x - x.new_tensor(mean).view(shape)) / x.new_tensor(std).view(shape)
-
-
 def dropout_places(dropout: str | Sequence[str]) -> tuple[str, ...]:
-    """The places that a placement's name or a list of places means."""
+    """The places of a placement, given by its name or as a list."""
     if isinstance(dropout, str) and dropout in PLACEMENTS:
         return PLACEMENTS[dropout]
     places = tuple(dropout.split(",") if isinstance(dropout, str) else dropout)
@@ -133,11 +128,11 @@ def dropout_places(dropout: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _block(channels: int, outputs: Sequence[int], width: float) -> tuple[nn.Sequential, int]:
-    """Convolution, batch norm, ReLU for each of `outputs`; returns also the last channel count."""
+    """Convolution, batch norm, ReLU for each of `outputs`, and the last channel count."""
     layers: list[nn.Module] = []
     for wanted in outputs:
         count = max(1, round(wanted * width))
-        # No bias: the batch norm behind it subtracts it again.
+        # No bias: the following batch norm would subtract it.
         layers += [
             nn.Conv2d(channels, count, kernel_size=3, padding=1, bias=False),
             nn.BatchNorm2d(count),

@@ -1,1 +1,1 @@
-"""Data sets, losses, metrics, and the one loop that trains every network of the project."""
+"""Training: tasks, losses, and the loop that all networks share (torch)."""

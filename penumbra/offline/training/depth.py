@@ -1,4 +1,4 @@
-"""Training a depth network on stereo pairs."""
+"""Training of a depth network on stereo pairs."""
 
 from __future__ import annotations
 
@@ -7,41 +7,42 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from penumbra.bundle import DepthSpec
 from penumbra.errors import PenumbraError
-from penumbra.offline.datasets.camvid import read_image
 from penumbra.offline.datasets.kitti import (
     KittiRecording,
     find_measured,
     find_pairs,
     read_depth,
-    whole,
+    readable,
 )
+from penumbra.offline.datasets.rgb_images import read_rgb_image
+from penumbra.offline.datasets.stereo_matching import UNKNOWN, match_both
+from penumbra.offline.evaluation.depth import depth_errors_of, depth_predictor
 from penumbra.offline.models import load_model
 from penumbra.offline.models.monodepth import KITTI_RIG, Monodepth
+from penumbra.offline.models.network import Network, normalised_for
 from penumbra.offline.scenes.dataset import cached_stereo, kitti_plan
-from penumbra.offline.training.depth_evaluation import errors_of, predictor
-from penumbra.offline.training.segmentation import normalised_for
 from penumbra.offline.training.settings import MonodepthOptions
 from penumbra.offline.training.stereo_augmentation import StereoSample, random_stereo_view
-from penumbra.offline.training.stereo_losses import UNKNOWN, Weights, stereo_loss
-from penumbra.offline.training.stereo_matching import match_both
+from penumbra.offline.training.stereo_losses import StereoLossWeights, stereo_loss
+from penumbra.offline.training.task import ViewDataset
 from penumbra.options import least_and_most, width_and_height
 
-HELD_OUT = 0.1  # the last share of each folder's pairs is for validation
-_MISFIT = 0.05  # relative: more than KITTI's rigs differ among themselves (0.533 to 0.54 m)
+HELD_OUT = 0.1  # share of each folder's pairs, its last ones, for validation
+_BASELINE_TOLERANCE = 0.05  # relative; KITTI's rigs differ by less (0.533 to 0.54 m)
 
 
 @dataclass
-class StereoViews(Dataset):
-    """Augmented pairs; item `(epoch, index)` is always the same one, whoever asks and when."""
+class StereoViews(ViewDataset):
+    """Augmented stereo pairs, and their known disparities."""
 
     pairs: list[KittiRecording]
     size: tuple[int, int]
@@ -59,13 +60,14 @@ class StereoViews(Dataset):
         epoch, index = key
         random = np.random.default_rng((self.seed, epoch, index))
         pair = self.pairs[index]
-        left, right = read_image(pair.left), read_image(pair.right)
-        sample = StereoSample(left, right, *self._known(pair, left.shape[:2]))
+        left, right = (read_rgb_image(file) for file in pair.stereo_pair())
+        height, width = left.shape[:2]
+        sample = StereoSample(left, right, *self._known(pair, (height, width)))
         view = random_stereo_view(sample, self.size, self.zoom, self.grey, random)
         return view.left, view.right, np.stack((view.known, view.known_right))
 
     def _known(self, pair: KittiRecording, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Known disparities of both images: measured, or if asked for, matched."""
+        """Known disparities of both images: measured, or with hints matched."""
         measured = self.with_known and pair.depth is not None
         if self.with_known and self.with_hints and not measured:
             return _matched(pair)
@@ -79,7 +81,7 @@ class StereoViews(Dataset):
 
 
 def disparity_of(depth: np.ndarray, recording: KittiRecording, scale: DepthSpec) -> np.ndarray:
-    """Measured depth as disparity in fractions of the width, `UNKNOWN` where it is 0."""
+    """Depth as disparity in fractions of the width, `UNKNOWN` where it is 0."""
     focal, baseline = scale.focal_per_width, scale.baseline_m
     if recording.calibration:
         focal = recording.calibration.camera.focal_per_width
@@ -90,17 +92,18 @@ def disparity_of(depth: np.ndarray, recording: KittiRecording, scale: DepthSpec)
 
 @lru_cache(maxsize=2000)  # 1 MB each at half of KITTI's size
 def _matched(pair: KittiRecording) -> tuple[np.ndarray, np.ndarray]:
-    return match_both(read_image(pair.left), read_image(pair.right))
+    left, right = (read_rgb_image(file) for file in pair.stereo_pair())
+    return match_both(left, right)
 
 
 @dataclass
 class DepthTask:
-    """What the training loop needs to know of depth from stereo pairs."""
+    """Training of depth from stereo pairs."""
 
-    model: nn.Module
+    model: Network
     train: list[KittiRecording]
     validation: list[KittiRecording]
-    weights: Weights
+    weights: StereoLossWeights
     zoom: tuple[float, float] = (1.0, 1.0)
     grey: float = 0.0
     hints: bool = False
@@ -110,33 +113,44 @@ class DepthTask:
     def __post_init__(self) -> None:
         self.scale = DepthSpec(**self.model.config["depth"])
 
-    def data(self) -> Dataset:
-        size = tuple(self.model.config["size"])
+    def data(self) -> ViewDataset:
+        """Augmented training pairs."""
+        height, width = self.model.config["size"]
         known = self.weights.known > 0
         return StereoViews(
-            self.train, size, self.zoom, self.grey, self.seed, self.scale, known, self.hints
+            self.train,
+            (height, width),
+            self.zoom,
+            self.grey,
+            self.seed,
+            self.scale,
+            known,
+            self.hints,
         )
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """The stereo loss of a batch."""
         left, right, known = batch
         disparities = [d.float() for d in model(normalised_for(self.model, left))]
         left, right = (image.permute(0, 3, 1, 2).float() / 255 for image in (left, right))
         furthest = self.scale.focal_per_width * self.scale.baseline_m / self.scale.max_depth_m
-        # In full precision: SSIM's differences of squares vanish in half.
+        # In full precision: SSIM's differences of squares cancel in half precision.
         with torch.autocast(left.device.type, enabled=False):
             return stereo_loss(disparities, left, right, self.weights, known, furthest)
 
-    def validate(self, model: nn.Module) -> dict[str, float]:
-        figures = errors_of(predictor(model), self.validation, self.scale).summary()
+    def validate(self, model: Network) -> dict[str, float]:
+        """Errors on the validation frames."""
+        errors = depth_errors_of(depth_predictor(model), self.validation, self.scale)
+        figures = errors.summary()
         return {name: figures[name] for name in ("abs_rel", "rmse", "a1")}
 
 
 def monodepth_task(options: MonodepthOptions, seed: int) -> DepthTask:
-    """Monodepth on stereo pairs, as the command line asks for it."""
+    """Monodepth on stereo pairs, from the options of the command line."""
     width, height = width_and_height(options.size)
     zoom = least_and_most(options.zoom, "--zoom")
     if zoom[0] < 1:
-        raise PenumbraError(f"--zoom {options.zoom}: from 1 on, there is nothing around the image")
+        raise PenumbraError(f"--zoom {options.zoom}: give at least 1")
     depth = KITTI_RIG | {
         "baseline_m": options.baseline,
         "focal_per_width": options.focal_per_width,
@@ -155,9 +169,9 @@ def monodepth_task(options: MonodepthOptions, seed: int) -> DepthTask:
             f"--size {options.size}: give multiples of {multiple} for the {options.encoder} encoder"
         )
     if options.init:
-        _take_weights(model, options.init)
+        _load_weights(model, options.init)
     train, validation = _data(options, (height, width))
-    weights = Weights(known=options.known)
+    weights = StereoLossWeights(known=options.known)
     return DepthTask(model, train, validation, weights, zoom, options.grey, options.hints, seed)
 
 
@@ -167,10 +181,10 @@ def _data(
     folders = [Path(folder) for folder in options.data or ()]
     if options.rendered:
         plan = kitti_plan(size, baseline_m=options.baseline)
-        folders.append(cached_stereo(plan, options.rendered, _bar("drawing streets")))
+        folders.append(cached_stereo(plan, options.rendered, _bar("rendering")))
     if not folders:
         raise PenumbraError(
-            "no pairs to train on: give --data FOLDER … (KITTI raw, odometry, or left/ and right/) "
+            "no training pairs: give --data FOLDER … (KITTI raw, odometry, or left/ and right/) "
             "or --rendered N"
         )
     train, validation, skipped = [], [], []
@@ -187,7 +201,7 @@ def _data(
         skipped += faults
     if not train or not validation:
         raise PenumbraError(
-            f"{len(train)} pairs to train on and {len(validation)} to validate with: too few; "
+            f"{len(train)} training pairs and {len(validation)} validation pairs are too few; "
             "a tenth of each folder is held out unless --validation FOLDER is given"
         )
     for line in skipped:
@@ -202,23 +216,23 @@ def _read(
     recordings: list[KittiRecording], options: MonodepthOptions
 ) -> tuple[list[KittiRecording], list[str]]:
     bar = _bar("checking files")
-    return whole(recordings, options.skip_bad, lambda work: bar(work, len(recordings)))
+    return readable(recordings, options.skip_bad, lambda work: bar(work, len(recordings)))
 
 
-def _bar(text: str) -> Callable[[Iterable, int], Iterable]:
+def _bar(text: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
     return lambda work, total: tqdm(work, total=total, desc=text, unit="frame", delay=2)
 
 
 def _refuse_other_rig(pair: KittiRecording, baseline_m: float) -> None:
     found = pair.calibration.baseline_m if pair.calibration else None
-    if found is not None and abs(found - baseline_m) > _MISFIT * baseline_m:
+    if found is not None and abs(found - baseline_m) > _BASELINE_TOLERANCE * baseline_m:
         raise PenumbraError(
-            f"{pair.left} was taken with a baseline of {found:.3f} m, --baseline says "
-            f"{baseline_m:g}: train on pairs of one rig, and name its baseline"
+            f"{pair.left} has a baseline of {found:.3f} m, --baseline is {baseline_m:g}: train on "
+            "pairs of one rig and give its baseline"
         )
 
 
-def _take_weights(model: nn.Module, path: str) -> None:
+def _load_weights(model: Network, path: str) -> None:
     other = load_model(path)
     try:
         model.load_state_dict(other.state_dict())

@@ -1,4 +1,4 @@
-"""One process or, under `torchrun`, several: which device, which share, who writes."""
+"""Training in one process or, under `torchrun`, in several."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 
-class Workers:
-    """This process's place among all; a context that joins and leaves the group."""
+class DistributedContext:
+    """Rank, number of processes and device; as a context it joins and leaves the group."""
 
     def __init__(self) -> None:
         self.rank = int(os.environ.get("RANK", 0))
@@ -21,10 +21,10 @@ class Workers:
 
     @property
     def first(self) -> bool:
-        """Whether this process logs, validates and saves for all."""
+        """Whether this process logs, validates and saves."""
         return self.rank == 0
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> DistributedContext:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.count > 1:
@@ -40,15 +40,15 @@ class Workers:
         return nn.parallel.DistributedDataParallel(model) if self.count > 1 else model
 
     def any(self, flag: bool) -> bool:
-        """Whether `flag` is set in any process: a signal may reach one a step before another."""
+        """Whether `flag` is set in any process; a signal may reach them at different steps."""
         if self.count == 1:
             return flag
         flags = torch.tensor(float(flag), device=self.device)
         dist.all_reduce(flags)
         return bool(flags > 0)
 
-    def share(self, value: Any) -> Any:
-        """The first process's `value`, in every process."""
+    def broadcast(self, value: Any) -> Any:
+        """The value of the first process, in every process."""
         if self.count == 1:
             return value
         holder = [value]

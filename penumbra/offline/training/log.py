@@ -1,7 +1,8 @@
-"""What a run tells: one JSON line per measurement, and the curves drawn from them."""
+"""The log of a training run: one JSON line per measurement, and a plot of the curves."""
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,18 @@ from penumbra.files import write_atomically
 FILE = "metrics.jsonl"
 
 
-class Log:
+class TrainingLog:
     """`metrics.jsonl` of a run. Lines have `step` and either `loss` … or `validation` …"""
 
     def __init__(self, folder: Path, step: int) -> None:
-        """Open for appending; drop the lines behind `step`, which a killed run has left."""
+        """Open for appending; drop lines after `step`, left by an interrupted run."""
         self.folder = folder
         self.path = folder / FILE
-        lines = [line for line in read(folder) if line["step"] <= step]
+        lines = [line for line in read_log(folder) if line["step"] <= step]
         write_atomically(self.path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def write(self, step: int, **values: Any) -> None:
+        """Append a line."""
         line = json.dumps({"step": step} | values) + "\n"
         try:
             with self.path.open("a") as file:
@@ -31,12 +33,12 @@ class Log:
             raise PenumbraError(f"cannot write {self.path}: {error.strerror}") from error
 
     def draw(self) -> None:
-        """`curves.png`: the loss and the validation figures over the steps."""
-        draw_curves(read(self.folder), self.folder / "curves.png")
+        """Write `curves.png`: loss and validation figures over the steps."""
+        draw_curves(read_log(self.folder), self.folder / "curves.png")
 
 
-def read(folder: Path) -> list[dict[str, Any]]:
-    """All whole lines of a run's log (a killed run may leave half a line at the end)."""
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """All complete lines of a run's log (an interrupted run may leave a partial one)."""
     path = folder / FILE
     if not path.is_file():
         return []
@@ -50,8 +52,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def draw_curves(lines: list[dict[str, Any]], path: Path) -> None:
-    import io
-
+    """Plot loss and validation figures over the steps."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -68,6 +69,6 @@ def draw_curves(lines: list[dict[str, Any]], path: Path) -> None:
         right.legend()
     for axes in (left, right):
         axes.grid(alpha=0.3)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    write_atomically(path, picture.getvalue())
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=120)
+    write_atomically(path, image.getvalue())

@@ -1,8 +1,8 @@
-"""The training loop: one for all networks, one CPU core or many GPUs, killed and resumed at will.
+"""The training loop of all networks, on one CPU or many GPUs; runs can be interrupted and resumed.
 
-What a step sees and draws follows from the seed and the step's number alone: the order of the data,
-their augmentation, dropout. So a run that is killed and resumed ends with the same weights, bit for
-bit, as one that was left alone.
+The order of the data, their augmentation and dropout depend only on the seed and the number of the
+step. So an interrupted and resumed run ends with the same weights, bit for bit, as an uninterrupted
+one.
 """
 
 from __future__ import annotations
@@ -14,43 +14,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from penumbra.errors import PenumbraError
 from penumbra.offline.models import save_model
+from penumbra.offline.models.network import Network
 from penumbra.offline.training import state as states
-from penumbra.offline.training.distributed import Workers
-from penumbra.offline.training.ema import Average
-from penumbra.offline.training.log import Log
+from penumbra.offline.training.distributed import DistributedContext
+from penumbra.offline.training.log import TrainingLog
 from penumbra.offline.training.schedule import rate_factor
 from penumbra.offline.training.settings import TrainingSettings
-
-
-class Task(Protocol):
-    """What differs between networks."""
-
-    model: nn.Module
-    metric: str  # the validation figure that is to rise
-
-    def data(self) -> Dataset:
-        """Items `(epoch, index)` → tensors or arrays, the same for the same key."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """The scalar to descend; `model` is the task's, perhaps wrapped for several GPUs."""
-
-    def validate(self, model: nn.Module) -> dict[str, float]:
-        """Figures on held-out data, the model being in evaluation mode."""
+from penumbra.offline.training.task import TrainingTask
+from penumbra.offline.training.weight_average import WeightAverage
 
 
 @dataclass
-class Outcome:
-    """Where a run stands: `reason` is `finished`, `no progress` (early stop) or `interrupted`."""
+class TrainingOutcome:
+    """How a run ended: `reason` is `finished`, `no progress` (early stopping) or `interrupted`."""
 
     step: int
     reason: str
@@ -58,35 +44,41 @@ class Outcome:
 
 
 def train(
-    task: Task, settings: TrainingSettings, folder: Path, provenance: dict[str, Any] | None = None
-) -> Outcome:
-    """Train until the last step, no more progress, or a signal; resumes what `folder` holds.
+    task: TrainingTask,
+    settings: TrainingSettings,
+    folder: Path,
+    provenance: dict[str, Any] | None = None,
+) -> TrainingOutcome:
+    """Train until the last step, early stopping or a signal; resumes the run in `folder`.
 
     `provenance` is written into the headers of the weights, with the step, the epochs and the
     validation figures.
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    with Workers() as workers:
+    with DistributedContext() as workers:
         return _Run(task, settings, folder, workers, provenance or {}).go()
 
 
 class _Run:
     def __init__(
         self,
-        task: Task,
+        task: TrainingTask,
         settings: TrainingSettings,
         folder: Path,
-        workers: Workers,
+        workers: DistributedContext,
         provenance: dict[str, Any],
     ) -> None:
         self.task, self.settings, self.folder, self.workers = task, settings, folder, workers
         self.provenance = provenance
-        self.model = task.model.to(workers.device, memory_format=torch.channels_last)
-        self.average = Average(self.model, settings.average)
+        self.model: Network = task.model.to(
+            workers.device,
+            memory_format=torch.channels_last,  # type: ignore[call-overload]  # not in its overloads
+        )
+        self.average = WeightAverage(self.model, settings.average)
         self.optimizer = _optimizer(self.model, settings)
         self.half = _half(settings.precision, workers.device)
-        # Only fp16 has too little range for small gradients.
+        # Needed for fp16 only, whose range is too small for gradients.
         self.scaler = torch.amp.GradScaler(workers.device.type, enabled=self.half is torch.float16)
         self.parallel = workers.wrap(self.model)
         self.step, self.seen, self.best, self.best_step = 0, 0, float("-inf"), 0
@@ -99,12 +91,12 @@ class _Run:
         if saved is not None:
             self._restore(saved)
 
-    def go(self) -> Outcome:
+    def go(self) -> TrainingOutcome:
         settings, last = self.settings, self.settings.steps
-        log = Log(self.folder, self.step) if self.workers.first else None
+        log = TrainingLog(self.folder, self.step) if self.workers.first else None
         recent: list[Tensor] = []
         began, counted = time.monotonic(), self.step
-        with _signals(self), self._bar() as bar:
+        with _StopOnSignal(self), self._bar() as bar:
             for batch in self._batches():
                 if (last is not None and self.step >= last) or self._stuck():
                     break
@@ -126,20 +118,20 @@ class _Run:
                 if saving or stopping or self._stuck():
                     self._save()
                 if stopping:
-                    return Outcome(self.step, "interrupted", self.best)
+                    return TrainingOutcome(self.step, "interrupted", self.best)
         reason = "no progress" if self._stuck() else "finished"
-        return Outcome(self.step, reason, self.best)
+        return TrainingOutcome(self.step, reason, self.best)
 
     def _due(self, every: int) -> bool:
-        """Whether something that is done `every` so many steps, and at the end, is due."""
+        """Whether an action of `every` so many steps, and of the end, is due."""
         return self.step % every == 0 or self.step == self.settings.steps
 
     def _finite(self, loss: Tensor) -> float:
-        """The loss as a number; a run gone astray must not overwrite its last good state."""
+        """The loss as a number; a diverged run must not overwrite its last state."""
         if not torch.isfinite(loss):
             raise PenumbraError(
-                f"the loss is {float(loss)} at step {self.step}: lower the learning rate and go on "
-                f"from {self.folder / states.FILE}"
+                f"the loss is {float(loss)} at step {self.step}: lower the learning rate and "
+                f"resume from {self.folder / states.STATE_FILE}"
             )
         return float(loss)
 
@@ -166,7 +158,7 @@ class _Run:
         return s.rate * rate_factor(self.step, s.warmup, s.steps, s.decay_steps)
 
     def _batches(self) -> Iterator[Any]:
-        """Batches from the current step on, without end."""
+        """Endless batches, from the current step on."""
         data = self.task.data()
         order = _Order(len(data), self.settings, self.workers, self.seen)
         return iter(
@@ -178,8 +170,8 @@ class _Run:
             )
         )
 
-    def _validate(self, log: Log | None, bar: tqdm) -> None:
-        """Judge the averaged weights; keep them as `last`, and as `best` if they are."""
+    def _validate(self, log: TrainingLog | None, bar: tqdm) -> None:
+        """Validate the averaged weights; save them as `last`, and as `best` if they are."""
         if log:
             figures = self.task.validate(self.average.model.eval())
             log.write(self.step, validation=figures)
@@ -193,7 +185,7 @@ class _Run:
                 self.best, self.best_step = figures[self.task.metric], self.step
                 save_model(self.average.model, self.folder / "best", provenance)
             log.draw()
-        self.best, self.best_step = self.workers.share((self.best, self.best_step))
+        self.best, self.best_step = self.workers.broadcast((self.best, self.best_step))
 
     def _stuck(self) -> bool:
         patience = self.settings.patience
@@ -220,7 +212,7 @@ class _Run:
     def _restore(self, saved: dict[str, Any]) -> None:
         self.step, self.seen = saved["step"], saved["seen"]
         self.best, self.best_step = saved["best"], saved["best_step"]
-        # The optimizer's moments come from the state, its settings from this call.
+        # The moments of the optimizer come from the state, its settings from this call.
         mine, theirs = self.optimizer.state_dict()["param_groups"], saved["optimizer"]
         try:
             if mine[0].keys() != theirs["param_groups"][0].keys():
@@ -230,8 +222,8 @@ class _Run:
             self.optimizer.load_state_dict(theirs | {"param_groups": mine})
         except (RuntimeError, ValueError) as error:
             raise PenumbraError(
-                f"{self.folder / states.FILE} belongs to another network or optimizer than the one "
-                "asked for: take the arguments of that run, or another --run"
+                f"{self.folder / states.STATE_FILE} belongs to another network or optimizer: use "
+                "the arguments of that run, or another --run"
             ) from error
         self.scaler.load_state_dict(saved["scaler"])
 
@@ -242,16 +234,16 @@ class _Run:
             initial=self.step,
             unit="step",
             disable=not self.workers.first,
-            mininterval=0.5 if terminal else 30.0,  # a log file wants few lines
+            mininterval=0.5 if terminal else 30.0,  # few lines in a log file
             smoothing=0.05,
         )
 
 
 class _Order:
-    """The keys `(epoch, index)` of all batches behind the first `seen` items, epochs shuffled."""
+    """The keys `(epoch, index)` of all batches after the first `seen` items, shuffled by epoch."""
 
     def __init__(
-        self, length: int, settings: TrainingSettings, workers: Workers, seen: int
+        self, length: int, settings: TrainingSettings, workers: DistributedContext, seen: int
     ) -> None:
         self.length, self.seed, self.seen = length, settings.seed, seen
         self.batch, self.workers = settings.batch, workers
@@ -270,8 +262,8 @@ class _Order:
             position += self.batch
 
 
-class _signals:
-    """Within, SIGINT and SIGTERM ask the run to save itself and stop after the current step."""
+class _StopOnSignal:
+    """Within, SIGINT and SIGTERM make the run save its state and stop after the current step."""
 
     def __init__(self, run: _Run) -> None:
         self.run = run
@@ -290,7 +282,7 @@ class _signals:
 
 
 def _half(precision: str, device: torch.device) -> torch.dtype | None:
-    """The type that autocast computes in; None: everything stays in float32.
+    """The type of autocast; None: float32 only.
 
     A CPU with AVX-512 BF16 or AMX trains SegNet 1.7 times as fast in bf16.
     """
@@ -303,7 +295,7 @@ def _half(precision: str, device: torch.device) -> torch.dtype | None:
 
 
 def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Weight decay on convolutions and matrices only: biases and batch norms are left alone."""
+    """Weight decay applies to convolutions and matrices, not to biases and batch norms."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},

@@ -1,9 +1,9 @@
-"""Patches of nothing in particular, pasted into training pictures as things that have no class.
+"""Outlier exposure: random shapes without a class, pasted into training images.
 
-A network that has only ever seen its classes is often sure of one where there is none. Outlier
-exposure (Hendrycks et al. 2019; for segmentation Chan et al. 2021) shows it shapes that mean
-nothing and asks for the uniform distribution there. The shapes are random outlines filled with
-random patterns, so that no object that an alert is later tested with has been shown.
+A network that was trained on its classes only is often confident where there is none of them.
+Outlier exposure (Hendrycks et al. 2019; for segmentation Chan et al. 2021) trains for the uniform
+distribution on such regions. The shapes are random outlines with random patterns, so that none of
+the objects that alerts are tested with occurs in training.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from penumbra.offline.metrics.segmentation import OUTLIER
+OUTLIER = 254
+"""Label of pixels that show an object without a class."""
 
 
 def paste_outlier(
     image: np.ndarray, label: np.ndarray, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A copy with one shape, a twentieth to half of the picture's height, marked `OUTLIER`."""
+    """A copy with one shape, 0.06 to 0.5 of the image's height, labelled `OUTLIER`."""
     height, width = label.shape
     size = height * np.exp(random.uniform(np.log(0.06), np.log(0.5)))
     centre = random.uniform((0.1 * width, 0.25 * height), (0.9 * width, 0.9 * height))
@@ -25,11 +26,11 @@ def paste_outlier(
     cv2.fillPoly(mask, [_outline(centre, size, random)], 255, cv2.LINE_8)
     inside = mask > 0
     pattern = _pattern(height, width, size, random)
-    # Soft edges half of the time: a hard one could be learnt as the mark of a paste.
-    alpha = mask.astype(np.float32)[..., None] / 255
+    # Soft edges half of the time, so that the network does not learn to detect hard ones.
+    alpha: np.ndarray = mask.astype(np.float32)[..., None] / 255
     if random.random() < 0.5:
         alpha = cv2.GaussianBlur(alpha, (5, 5), 0)[..., None]
-    light = float(np.clip(image.mean() / 110, 0.5, 1.4))  # as bright as the picture it comes into
+    light = float(np.clip(image.mean() / 110, 0.5, 1.4))  # as bright as the image
     mixed = image * (1 - alpha) + np.clip(pattern * light, 0, 255) * alpha
     marked = label.copy()
     marked[inside] = OUTLIER
@@ -37,7 +38,7 @@ def paste_outlier(
 
 
 def _outline(centre: np.ndarray, size: float, random: np.random.Generator) -> np.ndarray:
-    """A star-shaped polygon, from a ball to a ragged heap, stretched and turned."""
+    """A star-shaped polygon, from round to ragged, stretched and rotated."""
     count = int(random.integers(3, 28))
     angle = np.linspace(0, 2 * np.pi, count, endpoint=False)
     radius = (
@@ -51,7 +52,7 @@ def _outline(centre: np.ndarray, size: float, random: np.random.Generator) -> np
 
 
 def _pattern(height: int, width: int, size: float, random: np.random.Generator) -> np.ndarray:
-    """Two colours and what lies between them, by waves, blotches, or a shaded plain; `float32`."""
+    """Two colours blended by waves or blotches, or a plain one, with shading; `float32`."""
     first, second = random.uniform(0, 255, (2, 3))
     faded = random.random()  # from full colours to greys
     first, second = (c * (1 - faded) + c.mean() * faded for c in (first, second))
@@ -66,7 +67,7 @@ def _pattern(height: int, width: int, size: float, random: np.random.Generator) 
         if random.random() < 0.5:
             share = share * np.sin((y * np.cos(turn) - x * np.sin(turn)) * wave)
         share = (share > 0).astype(np.float32) if random.random() < 0.6 else share / 2 + 0.5
-    else:  # blotches from fine grain to large
+    else:  # blotches, from fine to coarse
         cell = max(1, round(size * random.uniform(0.02, 0.4)))
         grid = random.random((height // cell + 2, width // cell + 2)).astype(np.float32)
         smooth = cv2.INTER_CUBIC if kind == 2 else cv2.INTER_NEAREST

@@ -1,4 +1,4 @@
-"""The state of a training run: everything that the next step depends on, besides its number."""
+"""The saved state of a training run."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ import torch
 from penumbra.errors import PenumbraError
 from penumbra.files import write_atomically
 
-FILE = "state.pt"
+STATE_FILE = "state.pt"
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write the state. A kill at any time leaves either the old one or the new one, whole."""
-    buffer = io.BytesIO()  # torch.save to a full disk dies without saying why; plain writes tell
+    """Write the state atomically."""
+    buffer = io.BytesIO()  # on a full disk torch.save gives no reason, a plain write does
     torch.save(state, buffer)
-    write_atomically(folder / FILE, buffer.getbuffer())
+    write_atomically(folder / STATE_FILE, buffer.getbuffer())
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
-    """The last saved state of a run, or None for a new one."""
-    file = folder / FILE
+    """The last saved state of a run; None for a new one."""
+    file = folder / STATE_FILE
     if not file.is_file():
         return None
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises half a dozen kinds for one broken file
+    except Exception as error:  # torch raises many types for an invalid file
         raise PenumbraError(
-            f"{file} cannot be read ({type(error).__name__}): delete it to start this run anew"
+            f"{file} cannot be read ({type(error).__name__}): delete it to restart this run"
         ) from error
 
 
 def seed_everything(*key: int) -> None:
-    """Set the generators of torch (all devices), numpy and Python from `key`.
+    """Seed the generators of torch (all devices), NumPy and Python from `key`.
 
-    The loop does this before every step with (seed, step, rank). Thus no generator has a past that
-    would have to be saved: a resumed step, in whichever process, draws what it would have drawn.
+    The loop calls this before every step with (seed, step, rank), so that the state of the
+    generators need not be saved and a resumed run draws the same numbers.
     """
     first, second, third = np.random.SeedSequence(key).generate_state(3)
     torch.manual_seed(int(first))
-    np.random.seed(second)  # noqa: NPY002 (other people's code draws from the global one)
+    np.random.seed(second)  # noqa: NPY002 (libraries draw from the global one)
     random.seed(int(third))

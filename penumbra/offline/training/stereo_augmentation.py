@@ -1,4 +1,4 @@
-"""Random views of a stereo pair that stay a stereo pair: zoom, mirror with swapped eyes, light."""
+"""Random views of a stereo pair: zoom, mirroring with swapped images, light."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from penumbra.offline.training.augmentation import jitter
-from penumbra.offline.training.stereo_losses import UNKNOWN
+from penumbra.offline.datasets.augmentation import jitter
+from penumbra.offline.datasets.stereo_matching import UNKNOWN
 
-_LIGHT = 1.8  # how much stronger than in segmentation: few real pairs, and a sun from everywhere
+_LIGHT = 1.8  # strength of the jitter: stronger than in segmentation, for there are few real pairs
 
 
 @dataclass
@@ -30,11 +30,11 @@ def random_stereo_view(
     grey: float,
     random: np.random.Generator,
 ) -> StereoSample:
-    """Both images cut alike and scaled to (height, width) `size`.
+    """The same crop of both images, scaled to (height, width) `size`.
 
-    A cut of 1/zoom of the width makes disparities, as fractions of the width, zoom times as large:
-    the view of a longer lens. Mirrored, the right image is a left one. Both eyes get the same
-    other light, and with probability `grey` both lose their colour.
+    A crop of 1/zoom of the width makes disparities, as fractions of the width, zoom times as large,
+    like a longer lens. Mirrored, the right image becomes the left one. Both images get the same
+    jitter, and with probability `grey` both lose their colour.
     """
     height, width = size
     scale = np.exp(random.uniform(np.log(zoom[0]), np.log(zoom[1])))
@@ -53,16 +53,16 @@ def random_stereo_view(
         )  # fmt: skip
         return cv2.flip(view, 1) if mirrored else view
 
-    def lengthened(known: np.ndarray) -> np.ndarray:
+    def scaled(known: np.ndarray) -> np.ndarray:
         view = cut(known, cv2.INTER_NEAREST)
         return np.where(view > UNKNOWN / 2, view * np.float32(scale), view)
 
-    eyes = [cut(sample.left, cv2.INTER_LINEAR), cut(sample.right, cv2.INTER_LINEAR)]
-    known = [lengthened(sample.known), lengthened(sample.known_right)]
+    images = [cut(sample.left, cv2.INTER_LINEAR), cut(sample.right, cv2.INTER_LINEAR)]
+    known = [scaled(sample.known), scaled(sample.known_right)]
     if mirrored:
-        eyes.reverse()
+        images.reverse()
         known.reverse()
-    both = jitter(np.vstack(eyes), random, _LIGHT)
+    both = jitter(np.vstack(images), random, _LIGHT)
     if random.random() < grey:
         both = cv2.cvtColor(cv2.cvtColor(both, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
     return StereoSample(both[:height], both[height:], *known)

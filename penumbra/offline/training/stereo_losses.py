@@ -1,7 +1,7 @@
-"""The losses of Monodepth (Godard et al. 2017): a disparity is right if it explains the other eye.
+"""The losses of Monodepth (Godard et al. 2017): reconstruction of each image from the other one.
 
 Images are float in [0, 1], N x 3 x H x W; a disparity is N x 1 x H x W, in fractions of the width.
-A left pixel at column x is seen by the right eye at x - d W.
+Column x of the left image is column x - d W of the right one.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SSIM_SHARE = 0.85
-"""Of the appearance term; the rest is the absolute difference."""
+from penumbra.offline.datasets.stereo_matching import UNKNOWN
 
-UNKNOWN = -1.0
-"""What stands in a map of known disparities where nothing is known; 0 is infinitely far."""
+SSIM_SHARE = 0.85
+"""Share of SSIM in the appearance term; the rest is the absolute difference."""
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Of the terms. `known` is not in the paper: disparities that a renderer or a matcher knows."""
+class StereoLossWeights:
+    """Weights of the terms. `known` (rendered or matched disparities) is not in the paper."""
 
     appearance: float = 1.0
     smoothness: float = 0.1
@@ -34,19 +33,20 @@ def stereo_loss(
     disparities: Sequence[Tensor],
     left: Tensor,
     right: Tensor,
-    weights: Weights = Weights(),  # noqa: B008 (frozen)
+    weights: StereoLossWeights = StereoLossWeights(),  # noqa: B008 (frozen)
     known: Tensor | None = None,
-    nearest_of_far: float = 0.0,
+    least_disparity: float = 0.0,
 ) -> Tensor:
-    """The sum over scales and over both eyes of all terms.
+    """The sum of all terms over scales and both images.
 
         C = Σ_s  appearance + 0.1/r_s · smoothness + consistency,   r_s = 1, 2, 4, 8
 
     Args:
         disparities: from the finest scale on, each N x 2 x h x w (left, right).
         left, right: the pair at full size.
+        weights: of the terms.
         known: N x 2 x H x W disparities, `UNKNOWN` where there is none.
-        nearest_of_far: for `known`: below this disparity all is equally far (the depth's cap).
+        least_disparity: smaller `known` disparities are clamped to it (the maximal depth).
     """
     total = left.new_zeros(())
     for level, disparity in enumerate(disparities):
@@ -66,17 +66,17 @@ def stereo_loss(
         if known is not None and weights.known:
             step = 2**level
             truth = known[..., step // 2 :: step, step // 2 :: step]
-            total = total + weights.known * known_disparity(disparity, truth, nearest_of_far)
+            total = total + weights.known * known_disparity(disparity, truth, least_disparity)
     return total
 
 
 def shifted(image: Tensor, by: Tensor) -> Tensor:
-    """`image` read at x + by · W, linearly between columns, the outermost ones repeated.
+    """`image` sampled at x + by · W, linear between columns, with replicated borders.
 
     The left view is `shifted(right, -left disparity)`, the right `shifted(left, right disparity)`.
     """
     height, width = image.shape[-2:]
-    # Pixel centres in grid_sample's coordinates, which run from -1 to 1 between the outer edges.
+    # Pixel centres in the coordinates of grid_sample: -1 to 1 between the outer edges.
     columns = (torch.arange(width, device=by.device, dtype=by.dtype) * 2 + 1) / width - 1
     rows = (torch.arange(height, device=by.device, dtype=by.dtype) * 2 + 1) / height - 1
     x = columns + 2 * by.squeeze(1)
@@ -93,7 +93,7 @@ def appearance(image: Tensor, reconstructed: Tensor) -> Tensor:
 
 
 def dissimilarity(x: Tensor, y: Tensor) -> Tensor:
-    """(1 - SSIM)/2 of every 3x3 window (Wang et al. 2004), from 0 to 1; two rows and columns less.
+    """(1 - SSIM)/2 of every 3x3 window (Wang et al. 2004), from 0 to 1.
 
     SSIM = (2 μ_x μ_y + c₁)(2 σ_xy + c₂) / ((μ_x² + μ_y² + c₁)(σ_x² + σ_y² + c₂))
     """
@@ -108,7 +108,7 @@ def dissimilarity(x: Tensor, y: Tensor) -> Tensor:
 
 
 def smoothness(disparity: Tensor, image: Tensor) -> Tensor:
-    """|∂x d| e^-|∂x I| + |∂y d| e^-|∂y I|: disparity may jump where the image does."""
+    """|∂x d| e^-|∂x I| + |∂y d| e^-|∂y I|: penalises gradients except at edges of the image."""
     total = disparity.new_zeros(())
     for dim in (-1, -2):
         edge = torch.exp(-image.diff(dim=dim).abs().mean(1, keepdim=True))
@@ -116,23 +116,22 @@ def smoothness(disparity: Tensor, image: Tensor) -> Tensor:
     return total
 
 
-_FAR_TOO_FAR = 3.0  # times the true depth: from here on the error grows as its logarithm
+_LINEAR_UP_TO = 3.0  # times the true depth; beyond, the loss is logarithmic
 
 
-def known_disparity(disparity: Tensor, truth: Tensor, nearest_of_far: float) -> Tensor:
+def known_disparity(disparity: Tensor, truth: Tensor, least_disparity: float) -> Tensor:
     """|z/z* - 1|, the relative error of depth, averaged over the pixels where d* is known.
 
-    It is what depth is judged by (abs_rel), and what a driver minds: 30 m where there are 10 m
-    counts four times as much as 5 m. A few pixels that are taken for sky shall not rule the step:
-    beyond three times the truth a logarithm goes on with the same slope.
+    This is the metric abs_rel. Beyond three times the true depth it continues as a logarithm with
+    the same slope, so that a few pixels mistaken for sky do not dominate the gradient.
     """
     is_known = truth > UNKNOWN / 2
-    least = max(nearest_of_far, 1e-6)
+    least = max(least_disparity, 1e-6)
     ratio = truth.clamp(min=least) / disparity.clamp(min=least)  # z / z*
     error = torch.where(
-        ratio < _FAR_TOO_FAR,
+        ratio < _LINEAR_UP_TO,
         (ratio - 1).abs(),
-        _FAR_TOO_FAR - 1 + _FAR_TOO_FAR * (ratio.clamp(min=_FAR_TOO_FAR) / _FAR_TOO_FAR).log(),
+        _LINEAR_UP_TO - 1 + _LINEAR_UP_TO * (ratio.clamp(min=_LINEAR_UP_TO) / _LINEAR_UP_TO).log(),
     )
     error = torch.where(is_known, error, torch.zeros_like(error))
     return error.sum() / is_known.sum().clamp(min=1)

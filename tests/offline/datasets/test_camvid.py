@@ -1,4 +1,4 @@
-"""Reading CamVid: what is there, and every way in which it can be broken."""
+"""Reading CamVid, and errors for every kind of invalid file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from penumbra.errors import PenumbraError
-from penumbra.offline.datasets.camvid import CLASSES, load_camvid
+from penumbra.offline.datasets.camvid import load_camvid
+from penumbra.offline.datasets.camvid_classes import CLASSES
 from penumbra.offline.metrics.segmentation import IGNORE
 
 
@@ -44,7 +45,7 @@ def cut(path: Path) -> None:
 
 
 def cut_jpeg(path: Path) -> None:
-    """OpenCV decodes a cut-off JPEG without a word, the missing part grey."""
+    """OpenCV decodes a truncated JPEG without an error, the missing part grey."""
     path.write_bytes(cv2.imencode(".jpg", cv2.imread(str(path)))[1].tobytes()[:-200])
 
 

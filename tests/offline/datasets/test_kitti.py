@@ -1,4 +1,4 @@
-"""Finding and reading pairs and depth in every layout, and refusing what is broken by its name."""
+"""Stereo pairs and depth in every layout, and errors that name invalid files."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from penumbra.errors import PenumbraError
-from penumbra.offline.datasets.kitti import find_measured, find_pairs, read_depth, whole
+from penumbra.offline.datasets.kitti import find_measured, find_pairs, read_depth, readable
 
 MATRIX = "{f} 0 48 {shift} 0 {f} 16 0 0 0 1 0"
 
 
-def picture(path: Path, size=(32, 96)) -> None:
+def image(path: Path, size=(32, 96)) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    image = np.random.default_rng(len(str(path))).integers(0, 256, (*size, 3), dtype=np.uint8)
-    assert cv2.imwrite(str(path), image)
+    pixels = np.random.default_rng(len(str(path))).integers(0, 256, (*size, 3), dtype=np.uint8)
+    assert cv2.imwrite(str(path), pixels)
 
 
 def depth(path: Path, size=(32, 96)) -> np.ndarray:
@@ -28,7 +28,7 @@ def depth(path: Path, size=(32, 96)) -> np.ndarray:
 
 
 def calibration(path: Path, name: str, baseline: float = 0.5) -> None:
-    """The left camera stands 6 cm beside the rig's origin, as KITTI's colour cameras do."""
+    """The left camera is 6 cm beside the origin of the rig, as KITTI's colour cameras are."""
     path.parent.mkdir(parents=True, exist_ok=True)
     f = 60.0
     left = MATRIX.format(f=f, shift=0.06 * f)
@@ -44,7 +44,7 @@ def raw(root: Path, suffix: str, frames: int = 2) -> Path:
     drive = date / "2011_09_26_drive_0007_sync"
     for number in range(frames):
         for camera in ("image_02", "image_03"):
-            picture(drive / camera / "data" / f"{number:010d}{suffix}")
+            image(drive / camera / "data" / f"{number:010d}{suffix}")
     depth(drive / "proj_depth" / "groundtruth" / "image_02" / "0000000001.png")
     return root
 
@@ -71,7 +71,7 @@ def test_odometry_layout(tmp_path, left, right):
         text = (folder / "calib.txt").read_text()
         (folder / "calib.txt").write_text(text + text.replace("P2", "P0").replace("P3", "P1"))
         for camera in (left, right):
-            picture(folder / camera / "000000.png")
+            image(folder / camera / "000000.png")
     pairs = find_pairs(tmp_path)
     assert [pair.left.parts[-3:] for pair in pairs] == [
         ("00", left, "000000.png"),
@@ -84,12 +84,12 @@ def test_odometry_layout(tmp_path, left, right):
 
 def test_plain_folders_with_and_without_calibration_and_depth(tmp_path):
     for name in ("a", "b", "c"):
-        picture(tmp_path / "left" / f"{name}.jpg")
+        image(tmp_path / "left" / f"{name}.jpg")
     for name in ("a", "b"):
-        picture(tmp_path / "right" / f"{name}.png")
+        image(tmp_path / "right" / f"{name}.png")
     depth(tmp_path / "gt_depth_map" / "b.png")
     calibration(tmp_path / "calib" / "b.txt", "P{}")
-    first, second = find_pairs(tmp_path)  # c has no right eye
+    first, second = find_pairs(tmp_path)  # c has no right image
     assert (first.left.name, first.right.name) == ("a.jpg", "a.png")
     assert first.calibration is None and first.depth is None
     assert second.calibration.baseline_m == pytest.approx(0.5)
@@ -99,12 +99,12 @@ def test_plain_folders_with_and_without_calibration_and_depth(tmp_path):
 def test_depth_is_metres_times_256(tmp_path):
     values = depth(tmp_path / "d.png")
     np.testing.assert_array_equal(read_depth(tmp_path / "d.png"), values / np.float32(256))
-    picture(tmp_path / "no.png")
+    image(tmp_path / "no.png")
     with pytest.raises(PenumbraError, match=r"no.png is not a depth map.*uint8"):
         read_depth(tmp_path / "no.png")
 
 
-def test_a_folder_without_data_says_what_was_looked_for(tmp_path):
+def test_a_folder_without_data_names_the_known_layouts(tmp_path):
     with pytest.raises(PenumbraError, match="no folder .*nowhere"):
         find_pairs(tmp_path / "nowhere")
     for find, text in ((find_pairs, "image_03/data"), (find_measured, "gt_depth_map/")):
@@ -113,8 +113,8 @@ def test_a_folder_without_data_says_what_was_looked_for(tmp_path):
 
 
 def test_a_calibration_without_its_lines_is_named(tmp_path):
-    picture(tmp_path / "left" / "a.png")
-    picture(tmp_path / "right" / "a.png")
+    image(tmp_path / "left" / "a.png")
+    image(tmp_path / "right" / "a.png")
     (tmp_path / "calib.txt").write_text("P2: 1 2 3\n")
     with pytest.raises(PenumbraError, match=r"calib.txt has no line 'P2: …' with twelve numbers"):
         find_pairs(tmp_path)
@@ -125,7 +125,7 @@ def cut(path: Path) -> None:
 
 
 def other_size(path: Path) -> None:
-    picture(path, size=(32, 90))
+    image(path, size=(32, 90))
 
 
 @pytest.mark.parametrize(
@@ -134,27 +134,27 @@ def other_size(path: Path) -> None:
         (cut, "right/b.png", "right/b.png is not a whole"),
         (other_size, "right/b.png", "right/b.png is 90x32"),
         (cut, "depth/b.png", "depth/b.png is not a whole"),
-        (picture, "depth/b.png", "depth/b.png is not a depth map"),
+        (image, "depth/b.png", "depth/b.png is not a depth map"),
     ],
 )
-def test_bad_files_are_named_or_left_out(tmp_path, spoil, which, text):
+def test_bad_files_are_named_or_skipped(tmp_path, spoil, which, text):
     for name in ("a", "b", "c"):
-        picture(tmp_path / "left" / f"{name}.png")
-        picture(tmp_path / "right" / f"{name}.png")
+        image(tmp_path / "left" / f"{name}.png")
+        image(tmp_path / "right" / f"{name}.png")
         depth(tmp_path / "depth" / f"{name}.png")
     pairs = find_pairs(tmp_path)
-    assert whole(pairs, skip_bad=False) == (pairs, [])
+    assert readable(pairs, skip_bad=False) == (pairs, [])
     spoil(tmp_path / which)
     with pytest.raises(PenumbraError, match=rf"{text}.*--skip-bad"):
-        whole(pairs, skip_bad=False)
-    kept, skipped = whole(pairs, skip_bad=True)
+        readable(pairs, skip_bad=False)
+    kept, skipped = readable(pairs, skip_bad=True)
     assert kept == [pairs[0], pairs[2]]
     assert len(skipped) == 1 and text in skipped[0]
     with pytest.raises(PenumbraError, match="all 1 were skipped"):
-        whole([pairs[1]], skip_bad=True)
+        readable([pairs[1]], skip_bad=True)
 
 
-def test_the_real_ones(data_dir):
+def test_the_real_data(data_dir):
     folder = data_dir / "kitti"
     counts = {name: len(find_pairs(folder / name)) for name in ("stereo_grey", "stereo_colour")}
     assert counts == {"stereo_grey": 203, "stereo_colour": 15}

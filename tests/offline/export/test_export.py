@@ -13,11 +13,12 @@ from exported_networks import network, run, street
 from penumbra.bundle import DepthSpec, InputSpec, load_bundle
 from penumbra.cli.main import main
 from penumbra.errors import PenumbraError
-from penumbra.offline.datasets.camvid import CLASSES
+from penumbra.offline.datasets.camvid_classes import CLASSES
 from penumbra.offline.export import ExportOptions, export_bundle
 from penumbra.offline.export.classes import SEGNET_PALETTE, classes_with_colours
 from penumbra.offline.models import save_model
-from penumbra.offline.models.segnet import SegNet, normalise
+from penumbra.offline.models.network import normalise
+from penumbra.offline.models.segnet import SegNet
 from penumbra.propagation import propagate
 from penumbra.verification.parity import within
 
@@ -41,7 +42,7 @@ def test_from_the_command_line(checkpoint, tmp_path, capsys):
     assert [c.name for c in bundle.classes] == list(CLASSES)
     assert [c.colour for c in bundle.classes] == list(SEGNET_PALETTE.values())
     assert bundle.weights_file.read_bytes() == (checkpoint / "weights.safetensors").read_bytes()
-    variant = bundle.manifest["variant"]
+    variant = bundle.variant
     assert (variant["dropout"], variant["rate"], variant["relu"]) == ("class", 0.2, "moment")
     provenance = bundle.manifest["provenance"]
     assert (provenance["seed"], provenance["data"]) == (3, "CamVid")

@@ -79,7 +79,7 @@ def test_shipped(trt, name, precision, tmp_path):
     bundle = load_bundle(config_folder() / "models" / name)
     size = (375, 1242) if bundle.task == "depth" else (360, 480)
     if precision != bundle.precision:
-        variant = bundle.manifest["variant"]
+        variant = bundle.variant
         rules = {"relu": variant["relu"], "softmax": variant.get("softmax", "jacobian")}
         options = ExportOptions(*size, precision=precision, **rules)
         bundle = export_bundle(bundle.path, tmp_path / "again", options)

@@ -20,7 +20,7 @@ from penumbra.offline.export.walk import walk_of, walk_of_bundle, walk_of_checkp
 from penumbra.offline.fitting.gains import GainFitOptions, fit_network_gains
 from penumbra.offline.gains_file import GAINS, VARIANCES, load_gains, save_gains
 from penumbra.offline.models import load_model, save_model
-from penumbra.offline.models.segnet import normalise
+from penumbra.offline.models.network import normalise
 from penumbra.propagation import propagate
 
 QUICK = GainFitOptions(views=8, samples=12, steps=40, size=(64, 96))
@@ -50,8 +50,8 @@ def test_it_comes_nearer_to_monte_carlo_on_views_it_has_not_seen(checkpoint):
 def test_the_graph_has_the_gains(checkpoint, tmp_path):
     bundle = export_bundle(checkpoint, tmp_path / "bundle", ExportOptions(**SIZE))
     gains, facts = load_gains(checkpoint)
-    assert load_bundle(bundle.path).manifest["calibration"] == facts
-    assert bundle.manifest["variant"]["variance"] == "calibrated"
+    assert load_bundle(bundle.path).manifest["gains"] == facts
+    assert bundle.variant["variance"] == "calibrated"
     assert (bundle.path / GAINS).read_bytes() == (checkpoint / GAINS).read_bytes()
 
     image = street(64, 96, seed=9)
@@ -89,9 +89,9 @@ def test_a_checkpoint_is_propagated_with_its_gains(checkpoint, tmp_path):
 @pytest.mark.slow
 def test_gains_may_be_left_out(checkpoint, tmp_path):
     bundle = export_bundle(checkpoint, tmp_path / "bundle", ExportOptions(**SIZE), calibrated=False)
-    assert bundle.manifest["calibration"] is None
-    assert GAINS not in bundle.manifest["files"]
-    assert bundle.manifest["variant"]["variance"] == "diagonal"
+    assert bundle.manifest["gains"] is None
+    assert GAINS not in bundle.files
+    assert bundle.variant["variance"] == "diagonal"
 
 
 def test_fast_follows_the_last_dropout_only():
@@ -130,8 +130,8 @@ def test_a_checkpoint_is_offered_at_both_points(checkpoint, tmp_path):
     for how, told in (("truthful", "calibrated"), ("fast", "calibrated, fast")):
         options = ExportOptions(**SIZE, variance=how)
         bundle = load_bundle(export_bundle(tmp_path / "run", tmp_path / how, options).path)
-        assert bundle.manifest["variant"]["variance"] == told
-        assert bundle.manifest["calibration"]["variance"] == how
+        assert bundle.variant["variance"] == told
+        assert bundle.manifest["gains"]["variance"] == how
         assert load_gains(bundle.path, how)[1]["variance"] == how
         model = load_model(bundle.weights_file)
         rgb = torch.from_numpy(np.ascontiguousarray(image[..., ::-1]))
@@ -181,7 +181,7 @@ def test_a_bundle_is_exported_again(tmp_path, capsys):
     assert load_gains(tmp_path / "bundle", "fast") is None
     assert after.name == before.name and after.input == before.input
     assert after.sha256 != before.sha256
-    assert after.manifest["calibration"]["views"] == 2
+    assert after.manifest["gains"]["views"] == 2
     assert GAINS in after.manifest["files"]
 
 

@@ -12,11 +12,11 @@ from penumbra.errors import PenumbraError
 from penumbra.offline.fitting.thresholds import (
     alert_rate,
     alerts_in,
+    autocorrelation,
     frame_threshold,
-    likeness,
     upper_bound,
 )
-from penumbra.vehicle.monitor import OodSettings
+from penumbra.vehicle.monitor import MonitorSettings
 
 RANDOM = np.random.default_rng(0)
 
@@ -27,7 +27,7 @@ def test_at_most_the_rate_is_over(n, rate):
     found = frame_threshold(scores, rate)
     assert not found.extrapolated
     assert found.over == int((scores > found.value).sum()) == math.floor(rate * n + 1e-9)
-    assert found.vouched_rate == rate
+    assert found.supported_rate == rate
     # The smallest such score: with the next one down, one frame more would be over.
     below = scores[scores < found.value].max()
     assert (scores > below).sum() > rate * n
@@ -39,7 +39,7 @@ def test_a_rate_that_so_few_frames_cannot_show():
     rate = math.exp(-8)
     found = frame_threshold(scores, rate)
     assert found.extrapolated
-    assert found.vouched_rate == 1 / 1001
+    assert found.supported_rate == 1 / 1001
     assert found.over == 0
     # The true quantile is 3 + 0.5 x 8. The largest of 1000 scatters by 0.5 x 1.28 (Gumbel), the
     # slope is known from 100 frames to a tenth, over 8 - ln 1000 = 1.1 of 0.5: three of their sum.
@@ -56,20 +56,20 @@ def test_too_few_or_broken_frames_are_refused():
 def test_frames_that_are_all_the_same():
     found = frame_threshold(np.full(50, 0.3), 0.001)
     assert found.value == 0.3
-    alike = likeness(np.full(50, 0.3))
+    alike = autocorrelation(np.full(50, 0.3))
     assert (alike.correlation, alike.effective_frames) == (1, 1)
 
 
-def test_likeness_of_a_process_that_is_known():
+def test_autocorrelation_of_a_known_process():
     """x' = 0.8 x + noise has correlation 0.8, and n frames tell as much as n / 9."""
     noise = RANDOM.normal(size=20_000)
     scores = np.array(list(itertools.accumulate(noise, lambda x, e: 0.8 * x + 0.6 * e)))
-    found = likeness(scores)
+    found = autocorrelation(scores)
     # The correlation of n frames is known to sqrt((1 - 0.64) / n) = 0.004; four of those.
     assert found.correlation == pytest.approx(0.8, abs=0.017)
     assert found.effective_frames == pytest.approx(20_000 / 9, rel=0.1)
     assert 0.4 < found.persistence < 0.7
-    independent = likeness(noise)
+    independent = autocorrelation(noise)
     assert abs(independent.correlation) < 4 / math.sqrt(20_000)
     assert independent.persistence == pytest.approx(0.1, abs=0.03)
 
@@ -120,7 +120,7 @@ def test_alert_rate_of_independent_frames():
 
 
 def test_alerts_are_those_of_the_monitor():
-    settings = OodSettings(0.5, 0.5, raise_frames=(2, 3), clear_frames=(2, 2))
+    settings = MonitorSettings(0.5, 0.5, raise_frames=(2, 3), clear_frames=(2, 2))
     scores = [0.1, 0.9, 0.9, 0.9, 0.1, 0.1, 0.9, 0.1, 0.9, 0.1]
     assert alerts_in(scores, settings) == 2
     assert alerts_in([0.5] * 20, settings) == 0

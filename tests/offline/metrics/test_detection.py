@@ -67,14 +67,14 @@ def test_large_maps_do_not_overflow():
 
 
 @pytest.mark.parametrize(
-    "scores, positive, told",
+    "scores, positive, message",
     [
         ([1.0, 2.0], [True, True], "2 of 2 pixels are positive"),
         ([1.0, 2.0], [False, False], "0 of 2 pixels are positive"),
-        ([1.0, float("nan")], [True, False], "not numbers"),
-        ([1.0], [True, False], "1 scores of 2 pixels"),
+        ([1.0, float("nan")], [True, False], "NaN"),
+        ([1.0], [True, False], "1 scores for 2 pixels"),
     ],
 )
-def test_what_cannot_be_judged_is_told(scores, positive, told):
-    with pytest.raises(PenumbraError, match=told):
+def test_invalid_scores_are_errors(scores, positive, message):
+    with pytest.raises(PenumbraError, match=message):
         Detection.of(np.array(scores), np.array(positive))

@@ -14,7 +14,8 @@ from torch import nn
 
 from penumbra.errors import PenumbraError
 from penumbra.offline.models import load_model, pooling, read_header, save_model
-from penumbra.offline.models.segnet import MEAN, STD, Probabilities, SegNet, normalise
+from penumbra.offline.models.network import MEAN, STD, normalise
+from penumbra.offline.models.segnet import Probabilities, SegNet
 
 CLASSES = ("road", "sky", "car")
 
@@ -169,7 +170,7 @@ def test_a_saved_model_comes_back_the_same(tmp_path):
         assert again.config == model.config and not again.training
         for key, value in model.state_dict().items():
             assert torch.equal(again.state_dict()[key], value), key
-    assert read_header(file)["provenance"] == {"step": 3}
+    assert read_header(file).provenance == {"step": 3}
     assert json.loads(json.dumps(again.config)) == again.config
 
 
@@ -182,7 +183,7 @@ def test_channels_last_weights_are_saved_too(tmp_path):
 def test_a_broken_or_foreign_file_is_refused_by_name(tmp_path):
     file = save_model(small(), tmp_path / "cut")
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(PenumbraError, match=r"cut/weights\.safetensors is not a whole"):
+    with pytest.raises(PenumbraError, match=r"cut/weights\.safetensors is not a valid"):
         load_model(file)
     save_file({"a": torch.zeros(1)}, tmp_path / "foreign.safetensors")
     with pytest.raises(PenumbraError, match=r"foreign\.safetensors has no Penumbra header"):

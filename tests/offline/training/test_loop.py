@@ -1,4 +1,4 @@
-"""The loop: killed, stopped, resumed, branched, distributed; and the command line around it."""
+"""The training loop: killed, stopped, resumed, branched, distributed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from torch.utils.data import Dataset
 
 from penumbra.cli.main import main
 from penumbra.errors import PenumbraError
-from penumbra.offline.models import load_model, read_header, save_model
-from penumbra.offline.models.segnet import SegNet
+from penumbra.offline.models import load_model, read_header
 from penumbra.offline.training.loop import train
 from penumbra.offline.training.settings import TrainingSettings
 from penumbra.offline.training.state import load_state
@@ -163,7 +162,7 @@ def test_weights_say_how_they_came_about_and_nothing_of_this_machine(blocks, tmp
     first, second = tmp_path / "first", tmp_path / "second"
     assert main(begin(first, blocks, "--steps", "3", "--seed", "7")) == 0
     assert main(begin(second, blocks, "--steps", "1", "--init", str(first / "last"))) == 0
-    earlier, later = (read_header(run / "last")["provenance"] for run in (first, second))
+    earlier, later = (read_header(run / "last").provenance for run in (first, second))
     assert later["began_with"] == earlier
     assert (earlier["seed"], earlier["data"], earlier["step"]) == (7, "blocks", 3)
     assert earlier["epochs"] == 2.0  # 3 steps of 4 frames; there are 6
@@ -346,15 +345,15 @@ def test_an_unknown_precision_is_named(tmp_path):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_epoch_sees_every_item_once_with_any_number_of_workers(tmp_path, workers):
-    from penumbra.offline.training.distributed import Workers
+    from penumbra.offline.training.distributed import DistributedContext
     from penumbra.offline.training.loop import _Order
 
-    order = iter(_Order(12, TrainingSettings(batch=5), Workers(), seen=0))
+    order = iter(_Order(12, TrainingSettings(batch=5), DistributedContext(), seen=0))
     keys = [key for _ in range(12) for key in next(order)]
     for epoch in range(5):
         part = keys[epoch * 12 : (epoch + 1) * 12]
         assert {e for e, _ in part} == {epoch} and sorted(i for _, i in part) == list(range(12))
-    later = iter(_Order(12, TrainingSettings(batch=5), Workers(), seen=35))
+    later = iter(_Order(12, TrainingSettings(batch=5), DistributedContext(), seen=35))
     assert next(later) == keys[35:40]
     task, settings = (
         LineTask(),
@@ -376,9 +375,9 @@ sys.path.insert(0, {tests!r})
 import torch, test_loop, penumbra.offline.models
 from pathlib import Path
 from penumbra.offline.training.loop import train
-from penumbra.offline.training.settings import Settings
+from penumbra.offline.training.settings import TrainingSettings
 penumbra.offline.models.ARCHITECTURES["line"] = "tests:SavedLinear"
-settings = Settings(batch=4, steps=20, decay_steps=5, rate=0.01, validate_every=100)
+settings = TrainingSettings(batch=4, steps=20, decay_steps=5, rate=0.01, validate_every=100)
 train(test_loop.LineTask(), settings, Path({folder!r}))
 """
 
@@ -398,38 +397,3 @@ def test_two_processes_train_like_one(tmp_path, linear_is_known):
     assert one["step"] == two["step"] == 20
     # Adam divides by the gradient's size: rounding of 1e-7 stays of that order over 20 steps.
     torch.testing.assert_close(one["model"], two["model"], rtol=1e-5, atol=1e-6)
-
-
-def test_evaluate_prints_the_figures(blocks, tmp_path, capsys):
-    run = tmp_path / "run"
-    assert main(begin(run, blocks, "--steps", "1", "--withhold", "pedestrian,bicyclist")) == 0
-    capsys.readouterr()
-    words = ["evaluate", "segnet", str(run / "best"), "--data", str(blocks), "--split", "test"]
-    assert main([*words, "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["frames"] == 2 and result["method"] == "deterministic"
-    assert len(result["classes"]) == 9 and "pedestrian" not in result["classes"]
-    assert 0 <= result["mean_iou"] <= result["class_average"] <= 1
-    assert main(words) == 0
-    assert "mean iou" in capsys.readouterr().out
-
-
-def test_evaluate_by_sampling_and_by_propagation(blocks, tmp_path, capsys):
-    """With next to no dropout the three predictions are one; with some, each still answers."""
-    run = tmp_path / "run"
-    assert main(begin(run, blocks, "--steps", "3")) == 0
-    model = load_model(run / "best")
-    for name, rate in (("faint", 1e-9), ("strong", 0.5)):
-        other = SegNet(**(model.config | {"dropout": "class", "rate": rate}))
-        other.load_state_dict(model.state_dict())
-        save_model(other, tmp_path / name)
-        results = []
-        for method in ("deterministic", "monte-carlo", "propagated"):
-            words = ["evaluate", "segnet", str(tmp_path / name), "--data", str(blocks), "--json"]
-            capsys.readouterr()
-            assert main([*words, "--method", method, "--samples", "3"]) == 0
-            result = json.loads(capsys.readouterr().out)
-            assert result["method"] == method and result.get("samples") in (None, 3)
-            results.append(result["classes"])
-        if name == "faint":
-            assert results[0] == results[1] == results[2]

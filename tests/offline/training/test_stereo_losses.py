@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from penumbra.offline.datasets.stereo_matching import UNKNOWN
 from penumbra.offline.scenes import Camera, stereo, street
 from penumbra.offline.training.stereo_losses import (
-    UNKNOWN,
-    Weights,
+    StereoLossWeights,
     appearance,
     dissimilarity,
     known_disparity,
@@ -106,7 +106,9 @@ def test_the_whole_is_the_weighted_sum_over_scales_and_eyes():
     known = torch.rand(2, 2, 16, 32) * 0.1
     parts = {
         name: float(
-            stereo_loss(disparities, left, right, Weights(**{**NOTHING, name: 1.0}), known, 1e-3)
+            stereo_loss(
+                disparities, left, right, StereoLossWeights(**{**NOTHING, name: 1.0}), known, 1e-3
+            )
         )
         for name in NOTHING
     }

@@ -1,4 +1,4 @@
-"""A data set in CamVid's layout, made in a moment: the colour tells the class."""
+"""Small data sets: one in CamVid's layout, whose colours are its classes, and stereo pairs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import cv2
 import numpy as np
 import pytest
 
-from penumbra.offline.datasets.camvid import VOID
+from penumbra.offline.datasets.camvid_classes import VOID
+from penumbra.offline.scenes.dataset import RenderingPlan, write_scenes
 
 # Corners and edge middles of the colour cube: far apart even in other light.
 COLOURS = np.array(
@@ -39,3 +40,11 @@ def blocks(tmp_path) -> Path:
             cells = random.integers(0, VOID + 1, (4, 6))
             write_frame(tmp_path / "blocks", split, f"{split}{number}", cells)
     return tmp_path / "blocks"
+
+
+@pytest.fixture(scope="session")
+def street_pairs(tmp_path_factory) -> Path:
+    """The folder of ten rendered stereo pairs with depth."""
+    folder = tmp_path_factory.mktemp("streets") / "stereo"
+    write_scenes(RenderingPlan("stereo", 384, 116), 10, folder, workers=2)
+    return folder

@@ -1,26 +1,28 @@
-"""The running average of a model's weights: what a long constant-rate run is judged by."""
+"""Exponential moving average of a model's weights, which is validated and saved."""
 
 from __future__ import annotations
 
 import copy
 
 import torch
-from torch import nn
+
+from penumbra.offline.models.network import Network
 
 
-class Average:
+class WeightAverage:
     """`model` holds θ̄ ← d θ̄ + (1 - d) θ after each step, batch-norm statistics included.
 
-    d grows from 0.1 to `decay` as (1 + n)/(10 + n), so that early on the average follows quickly.
+    d grows from 0.1 to `decay` as (1 + n)/(10 + n), so that the average adapts quickly at first.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(self, model: Network, decay: float) -> None:
         self.decay = decay
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
         self._tensors = list(self.model.state_dict().values())
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
+    def update(self, model: Network, step: int) -> None:
+        """Add the weights of `model` after `step`."""
         decay = min(self.decay, (1 + step) / (10 + step))
         averaged, current = [], []
         for mine, theirs in zip(self._tensors, model.state_dict().values(), strict=True):

@@ -1,4 +1,4 @@
-"""The losses of a segmentation: cross-entropy with class weights; the uniform where no class is."""
+"""Losses of segmentation: weighted cross-entropy, and the uniform distribution on outliers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from penumbra.offline.metrics.segmentation import IGNORE, OUTLIER
+from penumbra.offline.metrics.segmentation import IGNORE
+from penumbra.offline.training.outliers import OUTLIER
 
 
 def frequency_weights(labels: Iterable[np.ndarray], classes: int, balance: float) -> np.ndarray:
-    """Median-frequency balancing (Eigen and Fergus 2015), softened: `(median / f_c) ** balance`.
+    """Median-frequency balancing (Eigen and Fergus 2015): `(median / f_c) ** balance`.
 
-    f_c is the class's pixels divided by the pixels of the images it occurs in. `balance` 1 is the
-    paper's and lifts rare classes at the price of global accuracy; 0 is plain cross-entropy.
-    A class that never occurs gets weight 1 (it never enters the loss).
+    f_c is the number of pixels of class c divided by the pixels of the images that contain it.
+    `balance` 1 is that of the paper, which favours rare classes at the expense of global accuracy;
+    0 is plain cross-entropy. A class that never occurs has weight 1.
     """
     pixels = np.zeros(classes)
     pixels_where_present = np.zeros(classes)
@@ -33,16 +34,16 @@ def frequency_weights(labels: Iterable[np.ndarray], classes: int, balance: float
 
 
 def segmentation_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Weighted cross-entropy; `OUTLIER` pixels are asked for the uniform distribution instead.
+    """Weighted cross-entropy; the target of `OUTLIER` pixels is the uniform distribution.
 
-    Of them -mean_k log p_k is counted, which is smallest where all classes are equally probable,
-    with the weight of a class of median frequency.
+    Their loss is -mean_k log p_k, which is minimal if all classes are equally probable, with the
+    weight of a class of median frequency.
     """
     outlier = labels == OUTLIER
     known = labels.masked_fill(outlier, IGNORE).long()
     loss = F.cross_entropy(logits, known, weights, ignore_index=IGNORE)
     if not bool(outlier.any()):
         return loss
-    evenly = -F.log_softmax(logits, dim=1).mean(dim=1)
+    uniform = -F.log_softmax(logits, dim=1).mean(dim=1)
     share = outlier.sum() / (labels != IGNORE).sum()
-    return loss + share * torch.where(outlier, evenly, 0).sum() / outlier.sum()
+    return loss + share * torch.where(outlier, uniform, 0).sum() / outlier.sum()

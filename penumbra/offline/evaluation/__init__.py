@@ -1,0 +1,1 @@
+"""Evaluation of trained networks against ground truth (torch)."""
