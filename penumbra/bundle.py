@@ -3,11 +3,11 @@
     model.onnx            the whole frame in one graph: camera image in, prediction and scores out
     weights.safetensors   the network itself, for Monte Carlo and for fitting
     gains.safetensors     the gains of its variance, where they were fitted
-    manifest.yaml         what the two mean, and their SHA-256
-    README.md             the model card, for people: data, results, intended use, licence
+    manifest.yaml         inputs, outputs, thresholds, provenance, and the SHA-256 of each file
+    README.md             the model card: data, results, intended use, licence
 
-Nothing in it is ever executed or unpickled. `load_bundle` reads it only if it is whole and of a
-version that this Penumbra knows.
+Nothing in it is ever executed or unpickled. `load_bundle` rejects incomplete or modified bundles
+and unknown schema versions.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Bundle:
-    """A verified bundle: the plain manifest, and views of it that have types."""
+    """A verified bundle: the raw manifest, and typed views of it."""
 
     path: Path
     manifest: dict[str, Any]
 
     @property
     def name(self) -> str:
-        """As messages and logs call it."""
+        """The name shown in messages and logs."""
         return str(self.manifest["name"])
 
     @property
@@ -89,7 +89,7 @@ class Bundle:
 
     @property
     def model_file(self) -> Path:
-        """The graph."""
+        """The exported graph."""
         return self.path / MODEL
 
     @property
@@ -99,7 +99,7 @@ class Bundle:
 
     @property
     def sha256(self) -> str:
-        """Of model.onnx: what an engine built from it is known by."""
+        """Checksum of model.onnx; identifies the engines built from it."""
         return str(self.manifest["files"][MODEL])
 
     @property
@@ -109,22 +109,22 @@ class Bundle:
 
     @cached_property
     def model(self) -> ModelReference:
-        """How offline tools build the network again."""
+        """How offline tools rebuild the network."""
         return ModelReference(**self.manifest["model"])
 
     @cached_property
     def rules(self) -> RuleSpec:
-        """By which rules the variance was propagated."""
+        """The rules that propagated the variance."""
         return RuleSpec(**self.manifest["rules"])
 
     @property
     def variant(self) -> dict[str, Any]:
-        """Network, its arguments and the rules in one mapping, for reports and tables."""
+        """Network, arguments and rules in one mapping, for reports and tables."""
         return {"architecture": self.model.name, **self.model.arguments, **asdict(self.rules)}
 
     @cached_property
     def input(self) -> InputSpec:
-        """The image that the graph takes."""
+        """The input image of the graph."""
         entry = dict(self.manifest["input"])
         size = entry.pop("working_size")
         working_size = None if size is None else (size["height"], size["width"])
@@ -132,7 +132,7 @@ class Bundle:
 
     @cached_property
     def outputs(self) -> list[OutputSpec]:
-        """What the graph returns."""
+        """The outputs of the graph."""
         return [
             OutputSpec(**{**output, "shape": tuple(output["shape"])})
             for output in self.manifest["outputs"]
@@ -140,35 +140,35 @@ class Bundle:
 
     @cached_property
     def classes(self) -> list[ClassSpec]:
-        """By label number; empty for depth."""
+        """Classes by label number; empty for depth."""
         return [ClassSpec(c["name"], tuple(c["colour"])) for c in self.manifest["classes"]]
 
     @cached_property
     def depth(self) -> DepthSpec | None:
-        """None for segmentation."""
+        """Scale of a depth model; None for segmentation."""
         depth = self.manifest["depth"]
         return None if depth is None else DepthSpec(**depth)
 
     @cached_property
     def thresholds(self) -> Thresholds | None:
-        """Of the cause `uncertainty`; None until they have been fitted."""
+        """Thresholds of the cause `uncertainty`; None until they are fitted."""
         alerts = self.manifest["alerts"]
         return None if alerts is None else Thresholds.of_entry(alerts)
 
     @cached_property
     def licence(self) -> Licence | None:
-        """Of the weights; None if it is not stated."""
+        """Licence of the weights; None if not stated."""
         licence = self.manifest["licence"]
         return None if licence is None else Licence(**licence)
 
     @property
     def monte_carlo_tolerances(self) -> Mapping[str, float]:
-        """How near the node must come to Monte Carlo; empty where nothing is promised."""
+        """Tolerances of the node against Monte Carlo; empty if none are stated."""
         return dict((self.manifest["tolerances"] or {}).get("monte_carlo") or {})
 
 
 def load_bundle(path: Path | str) -> Bundle:
-    """The bundle in folder `path`, if it is whole, unchanged and of a known version."""
+    """Load the bundle in folder `path`; PenumbraError if it is incomplete, modified or too new."""
     folder = Path(path)
     manifest = read_manifest(_read_manifest(folder), str(folder / MANIFEST), str(folder))
     for name, expected in manifest["files"].items():
@@ -179,33 +179,33 @@ def load_bundle(path: Path | str) -> Bundle:
 def write_bundle(
     path: Path | str, manifest: Mapping[str, Any], files: Mapping[str, bytes | Path]
 ) -> Bundle:
-    """Write a whole bundle or nothing; a bundle that is already at `path` is replaced.
+    """Write a bundle atomically; an existing bundle at `path` is replaced.
 
-    `manifest` comes without `schema` and `files`, which are filled in here. The contents may be
-    files of the very bundle that is replaced. A model card at `path` stays.
+    `manifest` comes without `schema` and `files`, which are filled in here. `files` may refer to
+    files of the bundle that is replaced. A model card at `path` is kept.
     """
     target = Path(path)
     if target.exists() and not _may_be_replaced(target):
-        raise PenumbraError(f"{target} is there and is no bundle: choose another place for it")
+        raise PenumbraError(f"{target} exists and is not a bundle: choose another folder")
     manifest = {"schema": SCHEMA_VERSION, **manifest}
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
-            made = Path(scratch) / "new"
-            made.mkdir()
+            staged = Path(scratch) / "new"
+            staged.mkdir()
             for name, content in files.items():
                 if isinstance(content, Path):
-                    shutil.copyfile(content, made / name)
+                    shutil.copyfile(content, staged / name)
                 else:
-                    (made / name).write_bytes(content)
-            manifest["files"] = {name: _sha256(made / name) for name in files}
+                    (staged / name).write_bytes(content)
+            manifest["files"] = {name: _sha256(staged / name) for name in files}
             if (target / CARD).is_file():
-                shutil.copyfile(target / CARD, made / CARD)
-            check_manifest(manifest, f"the manifest of {target}", "this is what was to be written")
+                shutil.copyfile(target / CARD, staged / CARD)
+            check_manifest(manifest, f"the manifest of {target}", "nothing was written")
             text = yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=100)
-            (made / MANIFEST).write_text(text, encoding="utf-8")
-            _flush(made.iterdir())
-            _swap(made, target, Path(scratch) / "old")
+            (staged / MANIFEST).write_text(text, encoding="utf-8")
+            _flush(staged.iterdir())
+            _swap(staged, target, Path(scratch) / "old")
     except OSError as error:
         raise PenumbraError(
             f"cannot write the bundle {target}: {error.strerror or error}; free some space or "
@@ -215,7 +215,7 @@ def write_bundle(
 
 
 def rewrite_bundle(bundle: Bundle, **changes: Any) -> Bundle:
-    """The same bundle, whole or not at all, with other parts of the manifest."""
+    """Rewrite the bundle atomically, with these entries of the manifest replaced."""
     kept = {k: v for k, v in bundle.manifest.items() if k not in ("schema", "files")}
     return write_bundle(bundle.path, kept | changes, {f: bundle.path / f for f in bundle.files})
 
@@ -224,8 +224,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     file = folder / MANIFEST
     if not file.is_file():
         raise PenumbraError(
-            f"no bundle at {folder}: there is no {MANIFEST}; give the folder that "
-            "`penumbra export` wrote"
+            f"no bundle at {folder}: {MANIFEST} is missing; give a folder written by "
+            "`penumbra export`"
         )
     try:
         manifest = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -249,8 +249,7 @@ def _check_file(file: Path, expected: str) -> None:
     if found != expected:
         raise PenumbraError(
             f"{file} ({file.stat().st_size} bytes) is not the file that was exported: its SHA-256 "
-            f"begins with {found[:12]}, the manifest says {expected[:12]}; copy the whole folder "
-            "again"
+            f"begins with {found[:12]}, in the manifest {expected[:12]}; copy the folder again"
         )
 
 
@@ -263,14 +262,14 @@ def _sha256(file: Path) -> str:
 
 
 def _may_be_replaced(target: Path) -> bool:
-    """A folder that holds a bundle, or at most a card: never somebody's other files."""
+    """Whether `target` is a bundle, or empty except for a model card."""
     return target.is_dir() and (
         (target / MANIFEST).is_file() or all(file.name == CARD for file in target.iterdir())
     )
 
 
 def _flush(files: Iterable[Path]) -> None:
-    """To the disk, before the rename that makes them visible."""
+    """Flush to disk, before the rename that makes the files visible."""
     for file in files:
         descriptor = os.open(file, os.O_RDONLY)
         try:
@@ -279,14 +278,14 @@ def _flush(files: Iterable[Path]) -> None:
             os.close(descriptor)
 
 
-def _swap(made: Path, target: Path, old: Path) -> None:
-    """Put `made` in the place of `target`; what was there goes to `old`, or back if that fails."""
+def _swap(staged: Path, target: Path, old: Path) -> None:
+    """Replace `target` by `staged`; the previous folder moves to `old`, or back on failure."""
     if not target.exists():
-        made.rename(target)
+        staged.rename(target)
         return
     target.rename(old)
     try:
-        made.rename(target)
+        staged.rename(target)
     except OSError:
         old.rename(target)
         raise

@@ -1,9 +1,9 @@
-"""The one exception that means: the user can mend this, and here is how."""
+"""The exception for errors that the user can fix."""
 
 
 class PenumbraError(Exception):
-    """A mistake in the input or the surroundings, told in one line: what, where, what to do.
+    """An error in the input or the environment, in one line: what, where, what to do.
 
-    The command line prints the message and exits with code 2; everything else that is raised
-    is a defect of Penumbra's own and keeps its traceback.
+    The command line prints the message and exits with code 2. Any other exception is a defect of
+    Penumbra and keeps its traceback.
     """

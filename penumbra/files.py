@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all, and the folder for what can be made again."""
+"""Atomic file writes, and the cache folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penumbra.errors import PenumbraError
 
 
 def write_atomically(path: Path, data: bytes | memoryview | str) -> None:
-    """Write `path` so that a reader, a crash or a full disk never meets half a file."""
+    """Write `path` so that no reader, crash or full disk ever leaves a partial file."""
     content = data.encode() if isinstance(data, str) else data
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -29,5 +29,5 @@ def write_atomically(path: Path, data: bytes | memoryview | str) -> None:
 
 
 def cache_folder() -> Path:
-    """`PENUMBRA_CACHE`, or `~/.cache/penumbra`: training runs, engines, what can be made again."""
+    """`PENUMBRA_CACHE`, or `~/.cache/penumbra`: training runs, engines, reproducible files."""
     return Path(os.environ.get("PENUMBRA_CACHE") or Path.home() / ".cache" / "penumbra")

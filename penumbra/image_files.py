@@ -1,7 +1,7 @@
-"""JPEG and PNG, decoded only when they are whole and of a sane size.
+"""JPEG and PNG, decoded only if complete and of a plausible size.
 
-OpenCV fills a cut-off JPEG with grey and says nothing, and a few bytes (the size of the picture,
-the length of a chunk) make it allocate gigabytes. All that is looked at here before OpenCV sees it.
+OpenCV silently fills a truncated JPEG with grey, and a few bytes (the image size, the length of a
+chunk) make it allocate gigabytes. Both are checked here before OpenCV is called.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import numpy as np
 
 from penumbra.errors import PenumbraError
 
-# 8K UHD (7680 x 4320) fits; a header that claims more than 33.5 million pixels is not believed.
+# 8K UHD (7680 x 4320) fits; a header that states more than 33.5 million pixels is rejected.
 MAX_PIXELS = 2**25
 
 _JPEG_START, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 _PNG_START = b"\x89PNG\r\n\x1a\n"
-# Frame headers hold the size; of C0 to CF three are something else (tables, a reserved one).
+# Frame headers hold the size; three codes of C0 to CF are not frame headers (tables, reserved).
 _JPEG_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_SCAN = 0xDA
 _JPEG_WITHOUT_LENGTH = frozenset([0x01, *range(0xD0, 0xD8)])
-_MAX_SEGMENTS = 1000  # in front of the picture; cameras write about ten
-_MAX_CHUNKS = 2**16  # of a PNG; MAX_PIXELS of the deepest kind are half as many, of 8 kB each
-# As dense as pictures can be. JPEG: every block of 8 x 8 pixels takes a bit at the least. PNG: one
-# bit per pixel, compressed 1032 to 1, the most that deflate can do.
+_MAX_SEGMENTS = 1000  # before the scan; cameras write about ten
+_MAX_CHUNKS = 2**16  # of a PNG; MAX_PIXELS at the highest depth take half as many, of 8 kB each
+# Highest possible density. JPEG: at least one bit per block of 8 x 8 pixels. PNG: one bit per
+# pixel, compressed 1032 to 1, the limit of deflate.
 _PIXELS_PER_BYTE = {_JPEG_START: 8 * 64, _PNG_START[:2]: 8 * 1032}
 
 
 class ImageFileError(PenumbraError):
-    """No picture can be made of it; `reason` is `size` or `decode`."""
+    """The data cannot be decoded; `reason` is `size` or `decode`."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class ImageFileError(PenumbraError):
 
 
 def read_image_file(path: Path, flags: int) -> np.ndarray:
-    """A JPEG or PNG file as `cv2.imread` reads it with `flags`, or an error that names it."""
+    """Read a JPEG or PNG file as `cv2.imread` does with `flags`; errors name the file."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -52,53 +52,53 @@ def read_image_file(path: Path, flags: int) -> np.ndarray:
 
 
 def decode_image(data: bytes, flags: int) -> np.ndarray:
-    """The picture in `data` as `cv2.imdecode` gives it; an error reads as "(it is) not …"."""
+    """Decode `data` as `cv2.imdecode` does; error messages continue the words "the image is"."""
     width, height = image_size(data)
     if width * height > MAX_PIXELS:
         raise ImageFileError(
-            "size", f"said to be {width}x{height}, more than {MAX_PIXELS / 1e6:.1f} million pixels"
+            "size", f"declared as {width}x{height}, over {MAX_PIXELS / 1e6:.1f} million pixels"
         )
     if width * height > len(data) * _PIXELS_PER_BYTE[data[:2]]:
         raise ImageFileError(
-            "decode", f"said to be {width}x{height}, for which {len(data)} bytes are too few"
+            "decode", f"declared as {width}x{height}, too large for {len(data)} bytes"
         )
     try:
         decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error as error:
         what = " ".join(str(error.err).split()) or "OpenCV gives no reason"
-        raise ImageFileError("decode", f"not to be decoded ({what})") from error
+        raise ImageFileError("decode", f"not decodable ({what})") from error
     if decoded is None:
-        raise ImageFileError("decode", "not a whole JPEG or PNG image, but a damaged one")
+        raise ImageFileError("decode", "a damaged JPEG or PNG image")
     return decoded
 
 
 def image_size(data: bytes) -> tuple[int, int]:
-    """Width and height from the header of a JPEG or PNG that has its beginning and its end."""
+    """Width and height from the header of a JPEG or PNG, if both its start and end are present."""
     if data.startswith(_PNG_START):
-        size, whole = _png_size(data), _png_is_whole(data)
+        size, complete = _png_size(data), _png_is_complete(data)
     elif data.startswith(_JPEG_START):
         size, scan = _jpeg_size(data)
-        # Inside the picture every FF is followed by 00 or a restart mark: this is its true end.
-        whole = data.rfind(_JPEG_END) > scan
+        # Inside the scan every FF is followed by 00 or a restart marker: this is the real end.
+        complete = data.rfind(_JPEG_END) > scan
     else:
-        size, whole = None, False
-    if size is None or not whole:
-        what = "it is cut off or damaged" if size else "it does not begin like one"
-        raise ImageFileError("decode", f"not a whole JPEG or PNG image: {what}")
+        size, complete = None, False
+    if size is None or not complete:
+        what = "truncated or damaged" if size else "invalid header"
+        raise ImageFileError("decode", f"not a complete JPEG or PNG image ({what})")
     if 0 in size:
-        raise ImageFileError("size", f"said to be {size[0]}x{size[1]}, which is no picture")
+        raise ImageFileError("size", f"declared as {size[0]}x{size[1]}, which is empty")
     return size
 
 
 def _png_size(data: bytes) -> tuple[int, int] | None:
-    """From the first chunk, which must be IHDR: length, name, width, height."""
+    """Size from the first chunk, which must be IHDR: length, name, width, height."""
     if len(data) < 24 or data[12:16] != b"IHDR":
         return None
     return struct.unpack(">II", data[16:24])
 
 
-def _png_is_whole(data: bytes) -> bool:
-    """Chunk by chunk to the last: each fits, is undamaged, and is nothing that moves (APNG)."""
+def _png_is_complete(data: bytes) -> bool:
+    """Whether every chunk up to IEND fits and has a valid checksum; animations are rejected."""
     position = len(_PNG_START)
     for _ in range(_MAX_CHUNKS):
         length, name = struct.unpack(">I4s", data[position : position + 8].ljust(8, b"\0"))
@@ -116,11 +116,11 @@ def _png_is_whole(data: bytes) -> bool:
 
 
 def _jpeg_size(data: bytes) -> tuple[tuple[int, int] | None, int]:
-    """Width and height, and where the picture itself begins; segment by segment."""
+    """Width and height, and the position of the scan, found segment by segment."""
     position, size = 2, None
     for _ in range(_MAX_SEGMENTS):
         position = data.find(b"\xff", position)
-        while data[position + 1 : position + 2] == b"\xff":  # filling
+        while data[position + 1 : position + 2] == b"\xff":  # fill bytes
             position += 1
         header = data[position : position + 9]
         if position < 0 or len(header) < 9:

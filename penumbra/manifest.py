@@ -1,7 +1,7 @@
-"""The manifest of a bundle: its schema, its typed parts, and the reading of earlier versions.
+"""The manifest of a bundle: validation, typed parts, and upgrade from earlier versions.
 
-docs/contracts.md explains every field. A manifest of schema 1 is brought to schema 2 when it is
-read; only schema 2 is written.
+docs/contracts.md explains every field. A manifest of schema 1 is upgraded to schema 2 on reading;
+only schema 2 is written.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Literal
 from penumbra.errors import PenumbraError
 
 SCHEMA_VERSION = 2
-FIT_AGAIN = "export the model again"
+EXPORT_AGAIN = "export the model again"
 
-# Roles of the outputs of schema 1, which had none.
+# Roles of outputs, which schema 1 does not state.
 _ROLES = {
     "labels": "prediction",
     "disparity": "prediction",
@@ -29,7 +29,7 @@ _ROLES = {
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The camera image, `uint8` height x width x 3; a height or width of None takes any."""
+    """The camera image, `uint8` height x width x 3; a height or width of None accepts any."""
 
     name: str
     height: int | None
@@ -40,7 +40,7 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """One output of the graph; None in `shape` follows the image."""
+    """One output of the graph; None in `shape` is the extent of the image."""
 
     name: str
     dtype: str
@@ -53,7 +53,7 @@ class OutputSpec:
 
 @dataclass(frozen=True)
 class ClassSpec:
-    """A class of a segmentation and the colour (red, green, blue) it is painted in."""
+    """A class of a segmentation, and its display colour (red, green, blue)."""
 
     name: str
     colour: tuple[int, int, int]
@@ -61,9 +61,9 @@ class ClassSpec:
 
 @dataclass(frozen=True)
 class DepthSpec:
-    """From disparity d (a fraction of the image width) to metres: focal_per_width baseline_m / d.
+    """The scale of depth: metres = focal_per_width baseline_m / disparity.
 
-    `focal_per_width` is the focal length as a fraction of the image width.
+    Focal length and disparity are fractions of the image width.
     """
 
     baseline_m: float
@@ -73,7 +73,7 @@ class DepthSpec:
 
 @dataclass(frozen=True)
 class ModelReference:
-    """How offline tools build the network again; the vehicle never imports it."""
+    """How offline tools rebuild the network; never imported on the vehicle."""
 
     entry_point: str | None  # in the group penumbra.models
     reference: str | None  # package.module:factory
@@ -81,13 +81,13 @@ class ModelReference:
 
     @property
     def name(self) -> str:
-        """The entry point, or else the reference."""
+        """The entry point, or the reference if there is none."""
         return self.entry_point or self.reference or "unknown"
 
 
 @dataclass(frozen=True)
 class RuleSpec:
-    """By which rules the variance was propagated."""
+    """The rules that propagated the variance."""
 
     relu: str
     softmax: str
@@ -96,18 +96,18 @@ class RuleSpec:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Above which a pixel or a frame is out of distribution, and on how many frames that rests."""
+    """Scores above which a pixel or a frame is out of distribution, and how they were fitted."""
 
     pixel: float
     frame: float
     false_alarm_rate: float
     frames: int
     map: str = "uncertainty"  # the output that is judged
-    score_fraction: float = 0.01  # of its pixels that make a frame's score
-    uncertainty_top: float | None = None  # at the upper end of the colours of the uncertainty
+    score_fraction: float = 0.01  # share of its pixels that the frame score averages
+    uncertainty_top: float | None = None  # uncertainty at the upper end of the colour map
 
     def entry(self) -> dict[str, Any]:
-        """As `alerts` of a manifest has it."""
+        """The entry `alerts` of a manifest."""
         return {
             "false_alarm_rate": self.false_alarm_rate,
             "frames": self.frames,
@@ -126,7 +126,7 @@ class Thresholds:
 
     @staticmethod
     def of_entry(alerts: Mapping[str, Any]) -> Thresholds | None:
-        """Of the cause `uncertainty`, if it was fitted."""
+        """Thresholds of the cause `uncertainty`; None if not fitted."""
         cause = alerts["causes"].get("uncertainty")
         if cause is None:
             return None
@@ -143,7 +143,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Licence:
-    """Of the weights."""
+    """Licence of the weights."""
 
     spdx: str
     research_only: bool
@@ -151,38 +151,38 @@ class Licence:
 
 
 def read_manifest(manifest: Mapping[str, Any], where: str, folder: str) -> dict[str, Any]:
-    """The manifest in its present schema, checked; `where` and `folder` are for the error."""
+    """Validate a manifest and upgrade it; `where` and `folder` appear in error messages."""
     version = manifest.get("schema")
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise PenumbraError(
-            f"{folder} is a bundle of schema version {version} and this Penumbra knows up to "
-            f"{SCHEMA_VERSION}: update Penumbra, or export the model again with this one"
+            f"{folder} has schema version {version}, and this Penumbra supports up to "
+            f"{SCHEMA_VERSION}: update Penumbra, or export the model again with this version"
         )
     if version == 1:
-        check_manifest(manifest, where, FIT_AGAIN, version=1)
+        check_manifest(manifest, where, EXPORT_AGAIN, version=1)
         manifest = _upgraded(manifest)
-    check_manifest(manifest, where, FIT_AGAIN)
+    check_manifest(manifest, where, EXPORT_AGAIN)
     return dict(manifest)
 
 
 def check_manifest(
     manifest: Mapping[str, Any], where: str, what_to_do: str, version: int = SCHEMA_VERSION
 ) -> None:
-    """PenumbraError, in one line, if the manifest does not fit its schema."""
+    """Raise PenumbraError, in one line, if the manifest violates its schema."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
 
     file = resources.files("penumbra").joinpath(f"schemas/manifest-{version}.schema.json")
     error = best_match(Draft202012Validator(json.loads(file.read_text())).iter_errors(manifest))
     if error is not None:
-        key = ".".join(map(str, error.absolute_path)) or "the whole"
+        key = ".".join(map(str, error.absolute_path)) or "the top level"
         what = " ".join(error.message.split())
         what = what if len(what) <= 200 else f"{what[:197]}..."
         raise PenumbraError(f"{where} is not valid at {key}: {what}; {what_to_do}")
 
 
 def _upgraded(old: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest of schema 1 as schema 2: everything is kept, under its new name."""
+    """Upgrade a manifest of schema 1 to schema 2; every entry is kept under its new name."""
     variant, thresholds, tolerances = old["variant"], old["thresholds"], old["tolerances"]
     flat = {name: v for name, v in (tolerances or {}).items() if name != "monte_carlo"}
     return {

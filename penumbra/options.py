@@ -1,4 +1,4 @@
-"""Options that are two numbers in one word: `480x360`, `1,1.3`."""
+"""Parsing of options that hold two numbers: `480x360`, `1,1.3`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from penumbra.errors import PenumbraError
 
 
 def width_and_height(text: str, name: str = "--size") -> tuple[int, int]:
-    """Of `480x360`, which was given as the option `name`."""
+    """Parse a size such as `480x360`, given as the option `name`."""
     try:
         width, height = map(int, text.lower().split("x"))
     except ValueError:
@@ -17,7 +17,7 @@ def width_and_height(text: str, name: str = "--size") -> tuple[int, int]:
 
 
 def least_and_most(text: str, name: str) -> tuple[float, float]:
-    """Of `1,1.3`, which was given as the option `name`."""
+    """Parse a range such as `1,1.3`, given as the option `name`."""
     try:
         least, most = map(float, text.split(","))
         is_range = least <= most

@@ -1,4 +1,4 @@
-"""Where the package's own files are: configuration, RViz layout, the models that come with it."""
+"""Locations of installed files: configuration, RViz layout, shipped models."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ TASKS = ("segmentation", "depth")
 
 
 def config_folder() -> Path:
-    """`config/`, beside the package in a clone, under `share/penumbra` where it is installed."""
+    """The folder `config`: beside the package in a clone, in `share/penumbra` if installed."""
     for folder in Path(__file__).resolve().parents:
         for candidate in (folder / "config", folder / "share" / "penumbra" / "config"):
             if (candidate / "segmentation.yaml").is_file():
                 return candidate
-    raise PenumbraError(
-        "the folder config of penumbra is not where it was installed: install penumbra again"
-    )
+    raise PenumbraError("the configuration folder of penumbra is missing: install penumbra again")
 
 
 def bundle_folder(name: str) -> Path:
-    """A bundle's folder: `name` as a path, or one of the models that come with Penumbra."""
+    """The folder of a bundle: `name` is a path, or the name of a shipped model."""
     path = Path(name).expanduser()
     shipped = config_folder() / "models" / name
     return shipped if path.name == name and not path.exists() and shipped.is_dir() else path

@@ -1,4 +1,4 @@
-"""A bundle is read whole and unchanged, or refused in one line that says why."""
+"""A bundle is loaded complete and unmodified, or rejected with a one-line reason."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def folder(tmp_path):
 
 
 def edit(folder, change):
-    """Change the manifest of a bundle as a person with an editor could."""
+    """Edit the manifest of a bundle in place."""
     file = folder / "manifest.yaml"
     manifest = yaml.safe_load(file.read_text())
     change(manifest)
@@ -150,7 +150,7 @@ def refusal(folder) -> str:
     return message
 
 
-def test_what_is_written_is_read(folder):
+def test_a_written_bundle_is_loaded_unchanged(folder):
     bundle = load_bundle(str(folder))
     assert (bundle.name, bundle.task, bundle.precision) == ("street", "segmentation", "fp32")
     assert bundle.input == InputSpec("image", 360, None, "bgr", (360, 480))
@@ -191,7 +191,7 @@ def test_the_model_its_rules_and_its_licence_are_typed(folder):
 
 
 def test_a_bundle_of_schema_1_is_read(folder):
-    """Brought to schema 2: the same facts under their new names."""
+    """It is upgraded to schema 2: the same facts under their new names."""
     written = load_bundle(folder)
     old = {**SCHEMA_1, "files": written.manifest["files"]}
     (folder / "manifest.yaml").write_text(yaml.safe_dump(old))
@@ -203,7 +203,7 @@ def test_a_bundle_of_schema_1_is_read(folder):
         assert getattr(bundle, name) == getattr(written, name), name
     assert bundle.manifest["tolerances"] == written.manifest["tolerances"]
     assert (bundle.licence, bundle.input.working_size) == (None, None)
-    # Written again, it is of schema 2.
+    # Rewriting it produces schema 2.
     assert load_bundle(rewrite_bundle(bundle, name="again").path).name == "again"
     assert yaml.safe_load((folder / "manifest.yaml").read_text())["schema"] == SCHEMA_VERSION
     edit(folder, lambda m: (m.clear(), m.update({**old, "variant": {}})))
@@ -230,19 +230,19 @@ def test_no_bundle(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"{: [", b"\xff\xfe\x00", b"a: b: c", b"\x00\x01"])
-def test_manifest_that_is_no_yaml(folder, content):
+def test_a_manifest_that_is_not_yaml(folder, content):
     (folder / "manifest.yaml").write_bytes(content)
     assert "is not YAML" in refusal(folder)
 
 
 @pytest.mark.parametrize("content", ["", "- a\n- list\n", "just words"])
-def test_manifest_that_says_nothing(folder, content):
+def test_a_manifest_that_is_not_a_mapping(folder, content):
     (folder / "manifest.yaml").write_text(content)
     assert "is not a manifest" in refusal(folder)
 
 
-def test_manifest_cut_off(folder):
-    """Wherever the cut is: what is left is never taken for a whole bundle."""
+def test_a_truncated_manifest_is_rejected(folder):
+    """Wherever it is truncated, the rest is never taken for a complete bundle."""
     text = (folder / "manifest.yaml").read_text()
     for length in range(0, len(text) - 1, 7):
         (folder / "manifest.yaml").write_text(text[:length])
@@ -257,7 +257,7 @@ def test_manifest_runs_no_code(folder):
 def test_newer_version_is_named(folder):
     def change(manifest):
         manifest["schema"] = SCHEMA_VERSION + 1
-        manifest["something"] = "that this version has never heard of"
+        manifest["something"] = "unknown to this version"
 
     edit(folder, change)
     message = refusal(folder)
@@ -272,8 +272,8 @@ def test_newer_version_is_named(folder):
         (lambda m: m.update(schema=0), "schema"),
         (lambda m: m.update(task="poetry"), "task"),
         (lambda m: m.update(precision="int8"), "precision"),
-        (lambda m: m.update(surprise=1), "the whole"),
-        (lambda m: m.pop("classes"), "the whole"),
+        (lambda m: m.update(surprise=1), "the top level"),
+        (lambda m: m.pop("classes"), "the top level"),
         (lambda m: m["input"].update(height=0), "input.height"),
         (lambda m: m["input"].update(width="wide"), "input.width"),
         (lambda m: m["input"].update(channel_order="gbr"), "input.channel_order"),
@@ -293,14 +293,14 @@ def test_newer_version_is_named(folder):
         (lambda m: m["files"].update({"model.onnx": "short"}), "files.model.onnx"),
     ],
 )
-def test_wrong_manifest_is_named_by_its_key(folder, change, key):
+def test_an_error_in_the_manifest_is_named_by_its_key(folder, change, key):
     edit(folder, change)
     message = refusal(folder)
     assert f"is not valid at {key}:" in message
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_file_missing_cut_off_or_changed(folder, name):
+def test_a_missing_truncated_or_changed_file(folder, name):
     whole = FILES[name]
     (folder / name).unlink()
     assert f"{name} is missing" in refusal(folder)
@@ -314,7 +314,7 @@ def test_file_missing_cut_off_or_changed(folder, name):
 
 
 def test_replaced_from_its_own_files(folder):
-    """As calibration does: same graph, new manifest."""
+    """As fitting does: same graph, new manifest."""
     before = load_bundle(folder)
     files = {"model.onnx": before.model_file, "weights.safetensors": before.weights_file}
     write_bundle(folder, {**MANIFEST, "name": "measured"}, files)
@@ -330,7 +330,7 @@ def test_the_model_card_stays_when_the_bundle_is_replaced(folder):
     assert (folder / "README.md").read_text() == "# street\nFor demonstrations only.\n"
 
 
-def test_nothing_is_left_of_a_write_that_failed(folder):
+def test_a_failed_write_leaves_the_bundle_unchanged(folder):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(PenumbraError, match="is not valid at task"):
         write_bundle(folder, {**MANIFEST, "task": "poetry"}, FILES)
@@ -340,12 +340,12 @@ def test_nothing_is_left_of_a_write_that_failed(folder):
     assert [path.name for path in folder.parent.iterdir()] == ["street"]
 
 
-def test_other_peoples_folders_stay(tmp_path):
+def test_a_folder_that_is_not_a_bundle_is_never_replaced(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "dog.jpg").write_bytes(b"woof")
     (tmp_path / "file").write_bytes(b"text")
     for place in ("photos", "file"):
-        with pytest.raises(PenumbraError, match="is no bundle"):
+        with pytest.raises(PenumbraError, match="is not a bundle"):
             write_bundle(tmp_path / place, MANIFEST, FILES)
     assert (tmp_path / "photos" / "dog.jpg").read_bytes() == b"woof"
     (tmp_path / "empty").mkdir()

@@ -77,7 +77,7 @@ def test_camvid_a_stretch_of_one_sequence(camvid):
 
 def test_camvid_without_labels_and_with_a_broken_one(camvid):
     (camvid / "testannot" / "0001TP_008550.png").write_bytes(b"")
-    with pytest.raises(PenumbraError, match="0001TP_008550.png is not a whole"):
+    with pytest.raises(PenumbraError, match="0001TP_008550.png is not a complete"):
         frames_of(camvid_drive(camvid))
     (camvid / "testannot").rename(camvid / "elsewhere")
     assert [frame.labels for frame in frames_of(camvid_drive(camvid))] == [None] * 5

@@ -72,11 +72,11 @@ def other_size(path: Path) -> None:
 
 
 BREAKAGES = [
-    ("train", cut, "not a whole JPEG or PNG"),
-    ("train", cut_jpeg, "not a whole JPEG or PNG"),
-    ("train", rubbish, "not a whole JPEG or PNG"),
-    ("train", empty, "not a whole JPEG or PNG"),
-    ("trainannot", cut, "not a whole JPEG or PNG"),
+    ("train", cut, "not a complete JPEG or PNG"),
+    ("train", cut_jpeg, "not a complete JPEG or PNG"),
+    ("train", rubbish, "not a complete JPEG or PNG"),
+    ("train", empty, "not a complete JPEG or PNG"),
+    ("trainannot", cut, "not a complete JPEG or PNG"),
     ("trainannot", unknown_value, "unknown label 42"),
     ("trainannot", three_channels, "single-channel"),
     ("trainannot", other_size, "96x63, its image 96x64"),

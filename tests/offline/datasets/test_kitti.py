@@ -131,9 +131,9 @@ def other_size(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "which", "text"),
     [
-        (cut, "right/b.png", "right/b.png is not a whole"),
+        (cut, "right/b.png", "right/b.png is not a complete"),
         (other_size, "right/b.png", "right/b.png is 90x32"),
-        (cut, "depth/b.png", "depth/b.png is not a whole"),
+        (cut, "depth/b.png", "depth/b.png is not a complete"),
         (image, "depth/b.png", "depth/b.png is not a depth map"),
     ],
 )

@@ -91,7 +91,7 @@ def test_bad_frames_stop_the_run_or_are_counted(street_pairs, tmp_path, capsys):
     (tmp_path / "right" / "000003.png").write_bytes(b"rubbish")
     words = begin(tmp_path / "run", tmp_path, "--steps", "1")
     assert main(words) == 2
-    assert "000003.png is not a whole" in capsys.readouterr().err
+    assert "000003.png is not a complete" in capsys.readouterr().err
     assert main([*words, "--skip-bad"]) == 0
     output = capsys.readouterr()
     assert "skipped 1 of 10 frames" in output.out and "000003.png" in output.err

@@ -174,7 +174,7 @@ def test_weights_say_how_they_came_about_and_nothing_of_this_machine(blocks, tmp
 def test_bad_frames_stop_the_run_or_are_counted(blocks, tmp_path, capsys):
     (blocks / "train" / "train1.png").write_bytes(b"rubbish")
     assert main(begin(tmp_path / "run", blocks, "--steps", "1")) == 2
-    assert "train1.png is not a whole" in capsys.readouterr().err
+    assert "train1.png is not a complete" in capsys.readouterr().err
     assert main(begin(tmp_path / "run", blocks, "--steps", "1", "--skip-bad")) == 0
     output = capsys.readouterr()
     assert "skipped 1 of 9 frames" in output.out and "train1.png" in output.err
