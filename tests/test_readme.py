@@ -26,6 +26,8 @@ LONGEST_README = 150
 NEEDS_A_VEHICLE = "on a vehicle"
 # Commands that .ci/run itself runs, before the tests or by running them.
 RUN_BY_CI = {"scripts/demo", "scripts/test"}
+# Options in the text that are not those of a verb.
+OTHER_OPTIONS = {"--long", "--ros-args", "--model"}  # the last is fixed for a later release
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -123,6 +125,8 @@ def test_verbs_and_options_in_the_text_of_a_page_exist(page):
         assert verb in known, code
         named = {word for word in words if word.startswith("--")}
         assert named <= options(known[verb]), code
+    alone = {code.split()[0] for code in re.findall(r"`(--[a-z][^`]*)`", page.read_text())}
+    assert alone - OTHER_OPTIONS <= {name for verb in known.values() for name in options(verb)}
 
 
 @each_page
