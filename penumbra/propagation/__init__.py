@@ -1,11 +1,12 @@
-"""Variance propagation: epistemic uncertainty of any PyTorch model, in one pass, without sampling.
+"""Variance propagation: epistemic uncertainty of a PyTorch model in one pass, without sampling.
 
 After Postels et al., "Sampling-free epistemic uncertainty estimation using approximated variance
-propagation" (ICCV 2019), with its errors corrected where the docstrings say so.
+propagation" (ICCV 2019); the docstrings name the errors of the paper that are corrected here.
 
-    from penumbra.propagation import propagate
+    from penumbra.propagation import monte_carlo, propagate
 
-    out = propagate(model)(x)     # Moments: out.mean, out.variance
+    out = propagate(model)(x)                        # Moments: out.mean, out.variance, out.std
+    reference = monte_carlo(model, x, samples=1000)  # the same by sampling
 """
 
 from penumbra.propagation.errors import (
@@ -20,13 +21,15 @@ from penumbra.propagation.layers import (
     MultiplicativeGaussianNoise,
     fit_batchnorm_noise,
 )
-from penumbra.propagation.moments import Moments
+from penumbra.propagation.moments import ExactMoments, Moments
+from penumbra.propagation.montecarlo import monte_carlo
 from penumbra.propagation.propagate import Propagated, propagate
-from penumbra.propagation.registry import noise, rule
+from penumbra.propagation.registry import layer, noise, rule
 
 __all__ = [
     "AdditiveGaussianNoise",
     "DuplicateRuleError",
+    "ExactMoments",
     "Moments",
     "MonteCarloBatchNorm",
     "MultiplicativeGaussianNoise",
@@ -35,6 +38,8 @@ __all__ = [
     "UnsupportedLayerError",
     "UntraceableModelError",
     "fit_batchnorm_noise",
+    "layer",
+    "monte_carlo",
     "noise",
     "propagate",
     "rule",

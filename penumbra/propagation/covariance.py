@@ -1,7 +1,7 @@
-"""The same walk with the whole covariance matrix, for small dense networks.
+"""The walk with the full covariance matrix, for small dense networks.
 
 This is the paper's general form, of which `propagate` keeps the diagonal. Affine networks with
-noise in any place are exact; memory grows with the square of a layer's width.
+noise anywhere are exact; memory grows with the square of a layer's width.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from penumbra.propagation.errors import PropagationError
 from penumbra.propagation.gaussian import rectified, standardized, upper_tail
 from penumbra.propagation.layers import AdditiveGaussianNoise, MultiplicativeGaussianNoise
-from penumbra.propagation.moments import CovarianceMoments, Moments
+from penumbra.propagation.moments import CovarianceMoments, ExactMoments, Moments
 from penumbra.propagation.propagate import Propagated
 from penumbra.propagation.registry import full
 from penumbra.propagation.rules.noise import dropout_variance
 
-# Gauss-Legendre nodes for the covariance of rectified Gaussians: 1e-7 σ_i σ_j over all
+# Gauss-Legendre nodes for the covariance of rectified Gaussians: right to 1e-7 σ_i σ_j for all
 # correlations and means (tests/propagation/test_covariance.py measures it).
 _NODES = 16
 
@@ -46,6 +46,8 @@ def propagate_covariance(model: nn.Module, *, relu: str = "moment") -> Propagate
 
 
 class _PropagatedCovariance(Propagated):
+    """The walk, with uncertain inputs as covariance matrices."""
+
     def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
         return super().forward(
             *(_with_covariance(value) for value in inputs),
@@ -54,10 +56,10 @@ class _PropagatedCovariance(Propagated):
 
 
 def _with_covariance(value: Any) -> Any:
-    """Plain Moments as a diagonal covariance matrix."""
-    if not isinstance(value, Moments) or isinstance(value, CovarianceMoments):
+    """Independent Moments as a diagonal covariance matrix."""
+    if not isinstance(value, Moments) or isinstance(value, (CovarianceMoments, ExactMoments)):
         return value
-    return value.mean if value.variance is None else _lifted(value.mean, value.variance)
+    return _lifted(value.mean, value.variance)
 
 
 def _lifted(mean: Tensor, variance: Tensor) -> CovarianceMoments:
@@ -125,7 +127,7 @@ def batch_norm(
 
 @full.rule(operator.add, torch.add, "add")
 def add(x: Any, y: Any) -> CovarianceMoments:
-    """A constant, or the value itself once more."""
+    """Plus a constant, or plus itself."""
     if x is y:
         return multiply(x, 2)
     return _shifted(x, y)
@@ -133,7 +135,7 @@ def add(x: Any, y: Any) -> CovarianceMoments:
 
 @full.rule(operator.sub, torch.sub, "sub")
 def subtract(x: Any, y: Any) -> CovarianceMoments:
-    """Minus a constant, from a constant, or minus the value itself."""
+    """Minus a constant, from a constant, or minus itself."""
     if x is y:
         return multiply(x, 0)
     return _shifted(x, -y if not isinstance(y, Moments) else multiply(y, -1))
@@ -152,8 +154,8 @@ def _shifted(x: Any, y: Any) -> CovarianceMoments:
     x, y = (x, y) if isinstance(x, Moments) else (y, x)
     if isinstance(y, Moments):
         raise PropagationError(
-            "two different uncertain values meet, and their joint covariance is not kept: full "
-            "covariance is for plain chains of layers; use propagate for skip connections"
+            "the joint covariance of two different uncertain values is not kept: full covariance "
+            "is for plain chains of layers; use propagate for skip connections"
         )
     return CovarianceMoments(x.mean + y, x.covariance)
 
@@ -201,7 +203,7 @@ def relu_moment(x: CovarianceMoments, inplace: bool = False) -> CovarianceMoment
         exponent = ((row - sine * column) / cosine).square() + column.square()
         share = half * (rho - sine) * torch.exp(-0.5 * exponent)
         covariance = covariance + float(weight) / (2 * math.pi) * share
-    covariance = scale * (covariance + covariance.mT) / 2  # symmetric in rounding, too
+    covariance = scale * (covariance + covariance.mT) / 2  # symmetric despite rounding
     # The diagonal has a closed form.
     unit = torch.eye(z.shape[-1], dtype=torch.bool, device=z.device)
     covariance = torch.where(unit, torch.diag_embed(diagonal.variance), covariance)

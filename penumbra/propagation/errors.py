@@ -1,19 +1,19 @@
-"""What can be wrong with a model that is to be propagated or sampled."""
+"""Errors of propagation and sampling. Each message names the place in the model."""
 
 from penumbra.errors import PenumbraError
 
 
 class PropagationError(PenumbraError):
-    """A model or an input that cannot be propagated; the message names the place."""
+    """A model or an input that cannot be propagated."""
 
 
 class UnsupportedLayerError(PropagationError):
-    """A layer without a rule stands where its input is already uncertain."""
+    """A layer without a rule has an uncertain input."""
 
 
 class UntraceableModelError(PropagationError):
-    """torch.fx cannot turn the model's forward into a graph."""
+    """torch.fx cannot trace the model's forward."""
 
 
 class DuplicateRuleError(PropagationError):
-    """A second rule was registered for a layer that has one."""
+    """A layer that has a rule was given a second one."""

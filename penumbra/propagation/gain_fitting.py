@@ -1,9 +1,8 @@
-"""Calibration: the gains (see `gains`) that bring the propagated moments onto Monte Carlo's.
+"""Fitting the gains (see `gains`) that bring the propagated moments onto Monte Carlo's.
 
-The walk is differentiable, so its gains are fitted as any network is trained: by descent on what
-matters, the mean and the standard deviation of the model's own output. All layers are fitted at
-once. They begin with 1, which is the diagonal propagation of the paper, or with what an earlier fit
-has found.
+The walk is differentiable, so its gains are trained as a network is: by gradient descent on the
+error of the mean and standard deviation of the model's output. All layers are fitted at once. They
+start at 1, which is the paper's diagonal propagation, or at the result of an earlier fit.
 """
 
 from __future__ import annotations
@@ -15,20 +14,19 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.nn.modules.conv import _ConvNd
 
 from penumbra.propagation.errors import PropagationError
 from penumbra.propagation.gains import Gains, set_gains
 from penumbra.propagation.moments import Moments
 from penumbra.propagation.propagate import Propagated
-from penumbra.propagation.tracing import reached_by_noise, target_of
+from penumbra.propagation.tracing import layer_of, name_of, reached_by_noise, target_of
 
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 _SOFTMAX = (nn.Softmax, nn.Softmax2d, F.softmax, torch.softmax, "softmax")
-# Behind the name of the layer whose outputs a softmax reads.
+# Suffixes of the name of a layer whose outputs a softmax reads.
 _LOADINGS, _TAPS = "/loadings", "/taps"
-_LEVELLED = 24  # examples that the mean is set by
-_LEAST = 1e-4  # of a kernel's taps, which sum to one: what is zero cannot grow
+_LEVELLED = 24  # examples that `level` uses
+_LEAST = 1e-4  # of a kernel's taps, which sum to one: a factor cannot change zero
 
 
 @dataclass(frozen=True)
@@ -47,13 +45,13 @@ class Example:
 
 
 def with_gains(walk: Propagated, gains: Mapping[str, Tensor]) -> Propagated:
-    """`walk` itself, with these gains on its layers; an empty mapping takes them all away."""
+    """`walk` itself, with these gains on its layers; an empty mapping removes all gains."""
     names = _initial(walk).keys()
-    strangers = sorted(gains.keys() - names)
-    if strangers:
+    unknown = sorted(gains.keys() - names)
+    if unknown:
         raise PropagationError(
-            f"the calibration is of another model: it has gains for '{strangers[0]}', and the "
-            "layers behind noise are " + ", ".join(f"'{name}'" for name in names)
+            f"the gains are of another model: there are gains for '{unknown[0]}', and the layers "
+            "behind noise are " + ", ".join(f"'{name}'" for name in names)
         )
     for name in _layers(names):
         own = gains.get(name)
@@ -69,27 +67,32 @@ def fit_gains(
     rate: float = 0.03,
     seed: int = 0,
     result: Callable[[Any], Moments] = lambda output: output,
-    progress: Callable[[Iterable], Iterable] = iter,
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
     start: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """Gains by layer, for `calibrated`; `walk` has them when this returns.
+    """Gains by layer, for `with_gains`; on return `walk` has them.
 
     Each step takes one example and descends on
 
-        |σ̂ - σ| + |σ̂' - σ'| + |σ̂" - σ"| + |μ̂ - μ|,    averaged over the picture, over σ",
+        |σ̂ - σ| + |σ̂' - σ'| + |σ̂" - σ"| + |μ̂ - μ|,    averaged over the image, over σ",
 
-    where σ' is the mean of σ over dimension 1 (the classes), which is what is published, and σ" its
-    mean over the whole example, by which pictures are told from each other.
+    where σ' is the mean of σ over dimension 1 (the classes), which is published, and σ" its mean
+    over the whole example, by which images are compared.
 
     Args:
-        result: picks what was sampled from what the walk returns.
-        progress: may wrap the steps in a bar.
-        start: gains of the same model to begin with.
+        walk: the model, as `propagate` returns it.
+        examples: inputs with their sampled moments.
+        steps: the number of descent steps.
+        rate: the largest learning rate of the schedule.
+        seed: of the order of the examples.
+        result: selects the sampled output from what the walk returns.
+        progress: may wrap the steps in a progress bar.
+        start: gains of the same model to start from.
     """
     initial = _initial(walk) | dict(start or {})
     if not initial:
-        raise PropagationError("no affine layer stands behind noise: there is nothing to calibrate")
-    moves = {name: torch.zeros_like(start, requires_grad=True) for name, start in initial.items()}
+        raise PropagationError("there is no affine layer behind noise, so no gains to fit")
+    moves = {name: torch.zeros_like(gains, requires_grad=True) for name, gains in initial.items()}
     optimizer = torch.optim.Adam(moves.values(), lr=rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, rate, total_steps=steps, pct_start=0.15
@@ -97,7 +100,7 @@ def fit_gains(
     random = torch.Generator().manual_seed(seed)
 
     def moved(name: str) -> Tensor:
-        if name.endswith(_LOADINGS):  # have signs, and may change them
+        if name.endswith(_LOADINGS):  # signed, and may change sign
             return initial[name] + moves[name] * initial[name].square().mean().sqrt()
         return initial[name] * moves[name].exp()
 
@@ -109,7 +112,7 @@ def fit_gains(
         found = result(with_gains(walk, current())(example.input))
         loss = _distance(found, example.mean, example.unbiased_std)
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
         schedule.step()
     with torch.no_grad():
@@ -124,9 +127,9 @@ def level(
     examples: Sequence[Example],
     result: Callable[[Any], Moments] = lambda output: output,
 ) -> dict[str, Tensor]:
-    """The gains with those of the last layer scaled, so that the mean of σ̂ is the mean of σ.
+    """The gains, with those of the last layer scaled so that the mean of σ̂ is the mean of σ.
 
-    Absolute distances lead to the median, which of noisy samples' skewed σ is below the mean. A
+    Absolute errors lead to the median, which is below the mean for the skewed σ of noisy samples. A
     softmax does not scale with the variance of its scores, so this takes a few rounds.
     """
     last = _layers(_initial(walk))[-1]
@@ -143,7 +146,7 @@ def level(
 
 
 def _distance(found: Moments, mean: Tensor, std: Tensor) -> Tensor:
-    # Not of zero: the root has no slope there.
+    # The root has no derivative at zero.
     found_std = (found.variance + 1e-12 * std.square().mean()).sqrt()
     of_std = (found_std - std).abs().mean()
     of_map = (found_std.mean(1) - std.mean(1)).abs().mean()
@@ -153,33 +156,33 @@ def _distance(found: Moments, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def _initial(walk: Propagated) -> dict[str, Tensor]:
-    """Where the fit begins: gains of 1; loadings that are the weights, their taps apart."""
+    """The start of a fit: gains of 1, and the weights as loadings and taps."""
     module = walk.model
     found: dict[str, Tensor] = {}
     readers = set()
     if walk.options.get("softmax") == "moment":
         readers = {
-            _feeding(node, module) for node in module.graph.nodes if _is(node, module, _SOFTMAX)
+            _feeding(node, module) for node in module.graph.nodes if _is_softmax(node, module)
         }
     for node in reached_by_noise(module, walk.registry):
-        if not _is(node, module, _AFFINE):
+        layer = _affine_layer(node, module)
+        if layer is None:
             continue
-        layer = module.get_submodule(node.target)
-        weight = layer.weight.detach()
-        found[node.target] = weight.new_ones(*weight.shape[:2], *(1,) * (weight.dim() - 2))
-        if node in readers and not isinstance(layer, _TRANSPOSED) and _keeps_positions(layer):
+        name, weight = name_of(node), layer.weight.detach()
+        found[name] = weight.new_ones(*weight.shape[:2], *(1,) * (weight.dim() - 2))
+        if node in readers and _keeps_positions(layer):
             loadings, taps = _separated(weight)
-            found[node.target + _LOADINGS] = loadings
+            found[name + _LOADINGS] = loadings
             if taps is not None:
-                found[node.target + _TAPS] = taps
+                found[name + _TAPS] = taps
     return found
 
 
 def _separated(weight: Tensor) -> tuple[Tensor, Tensor | None]:
     """A kernel as loadings (outputs, inputs) times the root of taps (inputs, 1, *kernel).
 
-    W_ict ≈ L_ic √τ_ct is the best such product, input by input, of what differs between outputs: a
-    softmax does not see what they have in common.
+    W_ict ≈ L_ic √τ_ct is the best such product, input by input, of the difference between outputs:
+    a softmax is invariant to what they have in common.
     """
     different = weight - weight.mean(0, keepdim=True)
     kernel = weight.shape[2:]
@@ -194,33 +197,41 @@ def _layers(names: Iterable[str]) -> list[str]:
     return [name for name in names if not name.endswith((_LOADINGS, _TAPS))]
 
 
-def _is(node: fx.Node, module: fx.GraphModule, kinds: tuple) -> bool:
+def _is_softmax(node: fx.Node, module: fx.GraphModule) -> bool:
     if not node.op.startswith("call_"):
         return False
     target = target_of(node, module)
-    return any(candidate in kinds for candidate in getattr(target, "__mro__", (target,)))
+    return any(candidate in _SOFTMAX for candidate in getattr(target, "__mro__", (target,)))
+
+
+def _affine_layer(node: fx.Node, module: fx.GraphModule) -> nn.Linear | _ConvNd | None:
+    """The affine layer that a node calls, if it calls one."""
+    layer = layer_of(node, module) if node.op == "call_module" else None
+    return layer if isinstance(layer, (nn.Linear, _ConvNd)) else None
 
 
 def _feeding(node: fx.Node, module: fx.GraphModule) -> fx.Node | None:
-    """The affine layer in front of a node, behind what moves or converts its outputs.
+    """The closest affine layer in front of a node.
 
-    If something else stands between, nobody asks for the differences, and they stay as they are.
+    Only moving and converting outputs between the two keeps their covariance. Behind other
+    operations the softmax does not read it, and the loadings have no effect.
     """
     while node.all_input_nodes:
         node = node.all_input_nodes[0]
-        if _is(node, module, _AFFINE):
+        if _affine_layer(node, module) is not None:
             return node
     return None
 
 
-def _keeps_positions(layer: nn.Module) -> bool:
-    """Whether an output belongs to the input of the same place: matrices, 'same' convolutions."""
+def _keeps_positions(layer: nn.Linear | _ConvNd) -> bool:
+    """Whether an output has the position of its input: matrices and 'same' convolutions."""
     if isinstance(layer, nn.Linear):
         return True
-    same = layer.padding == "same" or all(
-        2 * pad == dilation * (size - 1)
-        for pad, size, dilation in zip(
-            layer.padding, layer.kernel_size, layer.dilation, strict=True
-        )
-    )
+    if layer.transposed:
+        return False
+    reach = [(size - 1) * d for size, d in zip(layer.kernel_size, layer.dilation, strict=True)]
+    if isinstance(layer.padding, str):
+        same = layer.padding == "same" or not any(reach)
+    else:
+        same = all(2 * pad == r for pad, r in zip(layer.padding, reach, strict=True))
     return layer.groups == 1 and same and set(layer.stride) == {1}

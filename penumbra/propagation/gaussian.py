@@ -1,4 +1,4 @@
-"""Moments of functions of a Gaussian that several rules need, stable at the extremes."""
+"""Moments of functions of a Gaussian that several rules use, numerically stable at the extremes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from penumbra.propagation.strips import in_strips
 
-# Beyond 30 standard deviations the tail is 5e-198: nothing is lost in any dtype, and 30² times
-# anything stays finite.
+# Beyond 30 standard deviations the tail is 5e-198, zero in practice, and the bound keeps squares
+# finite.
 _FAR = 30.0
-# Beyond 8 √2 of them a rectified mean is below 1e-30 σ. Further out float32 has numbers with fewer
-# digits only, each of which costs a processor a hundred times as much as any other.
+# Beyond 8 √2 standard deviations a rectified mean is below 1e-30 σ. Further out float32 results are
+# denormal, and a processor takes a hundred times as long for each.
 _DEAD = 8.0
 
 
@@ -45,7 +45,7 @@ def standardized(mean: Tensor, std: Tensor) -> Tensor:
 
 
 class Corner(NamedTuple):
-    """What a corner at zero in a function of X ~ N(μ, σ²) needs to know; see `corner`."""
+    """The terms of a corner at zero in a function of X ~ N(μ, σ²); see `corner`."""
 
     positive: Tensor
     lift: Tensor
@@ -61,8 +61,8 @@ def corner(mean: Tensor, std: Tensor) -> Corner:
         E = f(μ) + (β - α) σ g
         Var = σ² (β² Φ(z) + α² (1 - Φ(z)) - (β - α)² h),   the loss being h = g (a + g).
 
-    Lift and loss vanish in both tails, so nothing cancels there, unlike in the usual
-    E[f²] - E[f]². `positive` is Φ(z) = P(X > 0).
+    Lift and loss vanish in both tails, so that nothing cancels there, unlike in E[f²] - E[f]².
+    `positive` is Φ(z) = P(X > 0).
     """
     z = standardized(mean, std)
     a = z.abs()
@@ -72,7 +72,7 @@ def corner(mean: Tensor, std: Tensor) -> Corner:
 
 
 def _mirrored(tail: Tensor, z: Tensor, whole: float) -> Tensor:
-    """`tail` where z is not positive, and what is missing from `whole` where it is.
+    """`tail` if z is not positive, otherwise `whole - tail`.
 
     In eager PyTorch torch.where takes as long as twenty multiplications.
     """
@@ -90,7 +90,7 @@ def rectified(mean: Tensor, variance: Tensor) -> Rectified:
         E[max(0,X)]  = μ Φ(z) + σ φ(z)
         E[max(0,X)²] = (σ² + μ²) Φ(z) + μ σ φ(z).
 
-    Their difference cancels where |z| is large; `corner` has it without (slopes 0 and 1).
+    Their difference cancels for large |z|; `corner` (slopes 0 and 1) does not.
     """
     if torch.compiler.is_exporting():
         return _rectified_in_few_operations(mean, variance)
@@ -102,7 +102,7 @@ def rectified(mean: Tensor, variance: Tensor) -> Rectified:
 def _rectified_by_corner(mean: Tensor, variance: Tensor) -> Rectified:
     """`corner` of slopes 0 and 1 with u = |μ|/(√2 σ), 2 Q = erfc(u) and the lift times σ.
 
-    Element by element, so that any part can be computed on its own.
+    Element by element, so that it can be computed in strips.
     """
     std = (2 * variance).sqrt()
     magnitude = mean.abs()
@@ -116,13 +116,13 @@ def _rectified_by_corner(mean: Tensor, variance: Tensor) -> Rectified:
 
 
 def _rectified_in_few_operations(mean: Tensor, variance: Tensor) -> Rectified:
-    """`rectified` for exported graphs, where every elementwise operation is paid for.
+    """`rectified` for exported graphs, in which every element-wise operation costs time.
 
     With u = μ/(√2 σ) it is `corner` of slopes 0 and 1, written with the one erf(u) that gives both
     Φ = ½ + ½ erf and Q = ½ - ½ |erf|; in the tails erf is ±1 exactly and the lift vanishes.
     """
     std = (2 * variance).sqrt()
-    # The root of the smallest number above zero: no division by zero, and u stays finite.
+    # The root of the smallest positive number: no division by zero, and u stays finite.
     smallest = torch.finfo(std.dtype).tiny * torch.finfo(std.dtype).eps
     u = mean / std.clamp(min=math.sqrt(smallest))
     half = 0.5 * torch.erf(u)
@@ -137,7 +137,7 @@ def quadrature(
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of f(X), X ~ N(mean, variance), by Gauss-Hermite quadrature.
 
-    Differences to f(mean) are summed, so that nothing cancels where the variance is small.
+    Differences to f(mean) are summed, so that nothing cancels if the variance is small.
     """
     points, weights = np.polynomial.hermite_e.hermegauss(nodes)
     weights = weights / weights.sum()

@@ -1,9 +1,9 @@
-"""Noise layers of the project's own, as plain modules: noise in training, still in eval mode."""
+"""Noise layers of this package: noise in training mode, none in eval mode."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from penumbra.propagation.errors import PropagationError
 
 
 class AdditiveGaussianNoise(nn.Module):
-    """x + N(0, std²), every element on its own."""
+    """x + N(0, std²), independent for each element."""
 
     def __init__(self, std: float) -> None:
         super().__init__()
@@ -22,26 +22,33 @@ class AdditiveGaussianNoise(nn.Module):
         self.std = float(std)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Noise in training mode only."""
         return x + torch.randn_like(x) * self.std if self.training else x
 
     def extra_repr(self) -> str:
+        """The standard deviation."""
         return f"std={self.std}"
 
 
 class MultiplicativeGaussianNoise(AdditiveGaussianNoise):
-    """x times N(1, std²), every element on its own (Gaussian dropout of rate p: std² = p/(1-p))."""
+    """x times N(1, std²), independent for each element (Gaussian dropout: std² = p/(1-p))."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Noise in training mode only."""
         return x * (1 + torch.randn_like(x) * self.std) if self.training else x
 
 
 class MonteCarloBatchNorm(nn.Module):
     """Batch norm whose statistics vary as those of training batches do (Teye et al. 2018).
 
-    In eval mode it is the batch norm it was made from. As noise (training mode), each batch
-    element draws, per channel, a mean μ and an inverse standard deviation s from the Gaussian that
+    In eval mode it is the batch norm that it replaces. In training mode each batch element draws,
+    per channel, a mean μ and an inverse standard deviation s from the Gaussian that
     `fit_batchnorm_noise` fitted to the statistics of training batches.
     """
+
+    shift: Tensor
+    scale: Tensor
+    covariance: Tensor
 
     def __init__(self, norm: _BatchNorm, statistics: Tensor) -> None:
         """`statistics`: (batches, 2, channels), the mean and inverse std of each training batch."""
@@ -50,12 +57,15 @@ class MonteCarloBatchNorm(nn.Module):
         centre = statistics.mean(0)
         deviation = statistics - centre
         covariance = torch.einsum("bic,bjc->cij", deviation, deviation) / (len(statistics) - 1)
+        if norm.running_mean is None:
+            raise PropagationError("batch norm without running statistics has no eval mode")
         dtype = norm.running_mean.dtype
         self.register_buffer("shift", centre[0].to(dtype))
         self.register_buffer("scale", centre[1].to(dtype))
         self.register_buffer("covariance", covariance.to(dtype))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Batch norm by the running statistics, or in training mode by drawn ones."""
         if not self.training:
             return nn.functional.batch_norm(
                 x, self.norm.running_mean, self.norm.running_var, self.norm.weight, self.norm.bias,
@@ -84,14 +94,14 @@ class MonteCarloBatchNorm(nn.Module):
 
 
 def fit_batchnorm_noise(
-    model: nn.Module, loader: Iterable[Tensor | tuple], batch_size: int
+    model: nn.Module, loader: Iterable[Tensor | Sequence[Tensor]], batch_size: int
 ) -> nn.Module:
-    """A copy of `model` whose batch norms carry the noise of batches of `batch_size`.
+    """A copy of `model` whose batch norms have the noise of batches of `batch_size`.
 
-    Every tensor that `loader` yields (or the first of a tuple) is cut into batches of
-    `batch_size`, the model runs on each with every batch norm in training mode, and the spread of
-    each layer's batch statistics is stored. Rests smaller than `batch_size` are left out. At
-    least two batches are needed; some hundred give a good fit. The model itself stays untouched.
+    Every tensor that `loader` yields (or the first of a tuple) is split into batches of
+    `batch_size`, the model runs on each with every batch norm in training mode, and the covariance
+    of each layer's batch statistics is stored. Incomplete batches are skipped. At least two batches
+    are needed; some hundred give a good fit. The model itself is not changed.
     """
     noisy = copy.deepcopy(model).eval()
     norms = {name: m for name, m in noisy.named_modules() if isinstance(m, _BatchNorm)}
@@ -106,13 +116,16 @@ def fit_batchnorm_noise(
                 "with track_running_stats=True"
             )
     seen: dict[str, list[Tensor]] = {name: [] for name in norms}
-    hooks = [norm.register_forward_pre_hook(_recorder(seen[name])) for name, norm in norms.items()]
+    hooks = [
+        norm.register_forward_pre_hook(_recorder(seen[name], norm.eps))
+        for name, norm in norms.items()
+    ]
     for norm in norms.values():
-        norm.running_mean, norm.running_var = None, None  # use the batch's, remember nothing
+        norm.running_mean, norm.running_var = None, None  # normalise by the batch, update nothing
     with torch.no_grad():
         for item in loader:
-            batch = item[0] if isinstance(item, (tuple, list)) else item
-            for part in batch.split(batch_size):
+            batch = item if isinstance(item, Tensor) else item[0]
+            for part in torch.split(batch, batch_size):
                 if len(part) == batch_size:
                     noisy(part)
     for hook in hooks:
@@ -121,7 +134,7 @@ def fit_batchnorm_noise(
     for name, norm in norms.items():
         if len(seen[name]) < 2:
             raise PropagationError(
-                f"the loader gave '{name}' {len(seen[name])} whole batches of {batch_size}; at "
+                f"the loader gave '{name}' {len(seen[name])} complete batches of {batch_size}; at "
                 "least 2 are needed, some hundred are better"
             )
         norm.running_mean = copy.deepcopy(originals[name].running_mean)
@@ -134,10 +147,14 @@ def fit_batchnorm_noise(
     return noisy
 
 
-def _recorder(statistics: list[Tensor]):  # noqa: ANN202
-    def record(norm: _BatchNorm, inputs: tuple[Tensor, ...]) -> None:
+def _recorder(
+    statistics: list[Tensor], eps: float
+) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    """A forward pre-hook that appends the statistics of each batch."""
+
+    def record(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         x = inputs[0].double().transpose(0, 1).flatten(1)
-        inverse_std = (x.var(1, correction=0) + norm.eps).rsqrt()
+        inverse_std = (x.var(1, correction=0) + eps).rsqrt()
         statistics.append(torch.stack([x.mean(1), inverse_std]))
 
     return record

@@ -1,4 +1,8 @@
-"""What is known of an uncertain tensor: its mean and the variance of each of its elements."""
+"""The values of the walk: mean and variance of random tensors, and parts of their covariance.
+
+Inside the walk a value is either exact, a plain `Tensor`, or uncertain, `Moments` with a variance.
+A rule is called only if one of its arguments is uncertain.
+"""
 
 from __future__ import annotations
 
@@ -8,42 +12,82 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Mean and element-wise variance of a random tensor; `variance is None` means: exact.
+    """Mean and element-wise variance of a random tensor.
 
-    Subclasses know more about how the elements vary together. Whoever does not ask for that
-    reads `mean` and `variance`, which is the diagonal of the covariance.
+    Subclasses know more about how the elements vary together; `variance` is the diagonal of their
+    covariance.
     """
 
     mean: Tensor
-    variance: Tensor | None = None
+    variance: Tensor
 
-    # No field, but a note of arithmetic: (z, a) where this is a·z plus a constant.
-    origin = None
-    # Another note: how to get the median of each element where it differs from the mean.
-    median: ClassVar[Callable[[], Tensor] | None] = None
+    # Not a field but a note of the arithmetic rules: (z, a) if this value is a·z plus a constant.
+    origin: ClassVar[tuple[Moments, float | Tensor] | None] = None
 
     @property
     def std(self) -> Tensor:
-        """The standard deviation of each element (zero where the value is exact)."""
-        if self.variance is None:
-            return torch.zeros_like(self.mean)
+        """The standard deviation of each element."""
         return self.variance.sqrt()
 
     @property
     def typical(self) -> Tensor:
-        """What most samples are near: the median where it is known to differ, or the mean."""
-        return self.mean if self.median is None else self.median()
+        """What most samples are near: the median if it is known, otherwise the mean."""
+        return self.mean
 
     def diagonal(self) -> Moments:
-        """The same moments with nothing but the variance of each element kept."""
+        """The same moments without what is known of the covariance."""
         return Moments(self.mean, self.variance)
 
 
+class ExactMoments(Moments):
+    """An output that no noise reaches: its variance is zero, and computed only if it is read."""
+
+    def __init__(self, mean: Tensor) -> None:
+        object.__setattr__(self, "mean", mean)
+
+    @property
+    def variance(self) -> Tensor:
+        """Zeros."""
+        return torch.zeros_like(self.mean)
+
+    @property
+    def std(self) -> Tensor:
+        """Zeros."""
+        return self.variance
+
+    def diagonal(self) -> Moments:
+        """The value itself."""
+        return self
+
+
+# Both may be an output of a model that torch.export sees.
 torch.export.register_dataclass(Moments, serialized_type_name="penumbra.Moments")
+pytree.register_pytree_node(
+    ExactMoments,
+    lambda exact: ([exact.mean], None),
+    lambda children, _: ExactMoments(*children),
+    serialized_type_name="penumbra.ExactMoments",
+)
+
+
+class RectifiedMoments(Moments):
+    """Moments of max(0, X), which remember the mean of the Gaussian X."""
+
+    unrectified: Tensor
+
+    def __init__(self, mean: Tensor, variance: Tensor, unrectified: Tensor) -> None:
+        super().__init__(mean, variance)
+        object.__setattr__(self, "unrectified", unrectified)
+
+    @property
+    def typical(self) -> Tensor:
+        """The median, max(0, E[X]): zero if more than half of the samples are zero."""
+        return self.unrectified.clamp(min=0)
 
 
 class ChannelMoments(Moments):
@@ -55,9 +99,9 @@ class ChannelMoments(Moments):
 
         Cov(i, j) = δ_ij independent_i + [same block] Σ_k factors_k[i] factors_k[j].
 
-    This is what `Dropout2d` and the batch statistics of Monte-Carlo batch norm make. A linear map
-    within channels (pooling, resampling, batch norm, flatten) is applied to the factors as it
-    stands; the next affine layer mixes channels and turns them into plain variance, exactly.
+    `Dropout2d` and the batch statistics of Monte-Carlo batch norm make such noise. A linear map
+    within channels (pooling, resampling, batch norm, flatten) applies to the factors themselves;
+    the next affine layer mixes channels and turns the factors into plain variance, exactly.
     """
 
     independent: Tensor | None
@@ -81,24 +125,25 @@ class ChannelMoments(Moments):
             object.__setattr__(self, name, value)
 
     @property
-    def variance(self) -> Tensor:  # type: ignore[override]
+    def variance(self) -> Tensor:
         """The diagonal of the covariance: `independent + Σ_k factors_k²`."""
-        shared = sum(factor.square() for factor in self.factors)
+        first, *rest = (factor.square() for factor in self.factors)
+        shared = sum(rest, first)
         return shared if self.independent is None else self.independent + shared
 
 
 class MixedMoments(Moments):
     """Moments of channels that an affine layer has mixed from the same inputs.
 
-    The channels of one position vary together. How, is told when it is asked for, and costs nothing
-    otherwise: `of(A)` is the variance Var[A z] of linear combinations of the channels z of each
-    position, one for each row of the matrix A, along the dimension `dim` (counted from the end).
-    That is their covariance in another form:
+    The channels z of one position are correlated. Their covariance is computed only on request:
+    `of(A)` is the variance Var[A z] of linear combinations of the channels of each position, one
+    for each row of the matrix A, along the dimension `dim` (counted from the end). It determines
+    the covariance:
 
         Cov(z_i, z_j) = (V_i + V_j - Var[z_i - z_j]) / 2.
 
-    Where it is known that few sources ξ make all of it, z = μ + Σ_r loadings_r √sources_r ξ_r,
-    `factors` are the loadings (channels x sources) and what computes the sources' variances.
+    If few sources ξ are known to make all of it, z = μ + Σ_r loadings_r √sources_r ξ_r, `factors`
+    holds the loadings (channels x sources) and a function that computes the sources' variances.
     """
 
     of: Callable[[Tensor], Tensor]
@@ -120,7 +165,7 @@ class MixedMoments(Moments):
     def moved(
         self, move: Callable[[Tensor], Tensor], squared: Callable[[Tensor], Tensor]
     ) -> MixedMoments:
-        """Apply a linear map of positions that is the same for every channel, however many."""
+        """Apply a linear map of positions that is the same for any number of channels."""
         of, factors = self.of, self.factors
         if factors is not None:
             loadings, sources = factors
@@ -139,9 +184,14 @@ class CovarianceMoments(Moments):
         object.__setattr__(self, "covariance", covariance)
 
     @property
-    def variance(self) -> Tensor:  # type: ignore[override]
+    def variance(self) -> Tensor:
         """The diagonal of the covariance."""
         return self.covariance.diagonal(dim1=-2, dim2=-1)
+
+
+def own_and_shared(x: Moments) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+    """The independent variance of each element, and the factors that channels share."""
+    return (x.independent, x.factors) if isinstance(x, ChannelMoments) else (x.variance, ())
 
 
 def map_within_channels(
@@ -153,11 +203,15 @@ def map_within_channels(
 ) -> Moments:
     """Apply an affine map that mixes no channels: `affine` to the mean, `squared` to the variance.
 
-    `linear` is `affine` without its constant part (by default the same: no constant part) and
-    `squared` the map whose coefficients are the squares of linear's (by default linear itself,
-    right where every coefficient is 0 or 1: selecting, copying, moving). Channel-wide noise is
-    carried through `linear`, so its coherence stays exact. A map that is `alike` for every channel,
-    whatever their number, keeps also what is known of channels that were mixed.
+    Args:
+        x: the value.
+        affine: the map.
+        linear: the map without its constant part; `affine` by default. Noise that a channel shares
+            goes through it, so that its correlation stays exact.
+        squared: the map with the squares of linear's coefficients; `linear` by default, which is
+            right if every coefficient is 0 or 1 (selecting, copying, moving).
+        alike: the map is the same for every channel, and for any number of them. What is known of
+            mixed channels is then kept.
     """
     linear = linear or affine
     squared = squared or linear

@@ -1,8 +1,8 @@
-"""The Monte-Carlo reference that every propagated result is judged by.
+"""The Monte-Carlo reference for every propagated result.
 
 Noise layers on, everything else in eval mode (Gal and Ghahramani 2016). The part of the model that
-no noise has reached is computed once and kept, as the paper does; moments are streamed in double
-precision, so that memory does not grow with the number of samples.
+no noise reaches is computed once, as in the paper. Moments are accumulated in double precision, so
+that memory does not grow with the number of samples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
 from penumbra.propagation.errors import PropagationError
-from penumbra.propagation.moments import Moments
+from penumbra.propagation.moments import ExactMoments, Moments
 from penumbra.propagation.propagate import (
     arguments_of,
     as_the_model_returns,
@@ -30,16 +30,19 @@ from penumbra.propagation.propagate import (
 from penumbra.propagation.registry import diagonal
 from penumbra.propagation.tracing import (
     bind,
+    function_of,
     is_noise,
     last_readers,
+    layer_of,
+    name_of,
     overwrites_input,
     reached_by_noise,
     refuse_batch_statistics,
     trace,
 )
 
-# Samples that are computed together hold at most so many elements in their largest value: small
-# models are sampled by the thousand, pictures one by one.
+# The largest value of the samples that are computed together has at most this many elements: small
+# models are sampled by the thousand, images one by one.
 _ELEMENTS_AT_ONCE = 1 << 20
 _ZERO = torch.zeros(())
 
@@ -56,20 +59,20 @@ def monte_carlo(
     """Sample mean and unbiased sample variance of `model(*inputs)` with its noise layers on.
 
     Args:
-        model: as for `propagate`, in eval mode; its modes and the caller's random state are left
-            as they were.
+        model: as for `propagate`, in eval mode. Its modes and the caller's random state are
+            restored.
         inputs, named_inputs: the model's inputs; `Moments` are drawn as independent Gaussians
             (sensor noise).
-        samples: how many, at least two.
+        samples: the number of samples, at least two.
         seed: the same seed gives the same result, on one machine and one torch version.
-        at_once: how many samples to compute together; by default as many as fit, or one where the
-            model has an operation that torch.vmap does not know.
-        progress: show a bar.
+        at_once: the number of samples to compute together; by default as many as fit in memory, or
+            one if torch.vmap does not support an operation of the model.
+        progress: show a progress bar.
 
     Returns:
-        `Moments` in float64 wherever the model returns tensors; `variance` is None where no noise
-        reaches. Its relative standard error is about 1/sqrt(samples) of the standard deviation for
-        the mean, sqrt(2/samples) for the variance of something Gaussian.
+        `Moments` in float64 wherever the model returns tensors, `ExactMoments` for those that no
+        noise reaches. The standard error of the mean is σ/√samples; the relative standard error of
+        the variance is √(2/samples) if the output is Gaussian.
     """
     if samples < 2:
         raise PropagationError(f"a variance needs at least 2 samples, not {samples}")
@@ -95,9 +98,9 @@ def monte_carlo(
 
 
 class _Sampler:
-    """The model's graph in two parts: before any noise, computed once; and after it."""
+    """The model's graph in two parts: before any noise, computed once, and after it."""
 
-    def __init__(self, model: nn.Module, inputs: tuple, named: Mapping[str, Any]) -> None:
+    def __init__(self, model: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         self.model = trace(model, diagonal)
         refuse_batch_statistics(self.model)
         self._spent = last_readers(self.model.graph)
@@ -120,15 +123,16 @@ class _Sampler:
     def draw(self, count: int) -> dict[fx.Node, Any]:
         """`count` samples of every noisy output, along a new first dimension."""
         if count == 1:
-            return pytree.tree_map(_with_sample_dimension, self._sample(_ZERO))
-        # The sample axis is a real one (vmap), not a longer batch: a model that reshapes or mixes
-        # its batch is sampled as faithfully as any other.
+            alone = self._sample(_ZERO).items()
+            return {n: pytree.tree_map(_with_sample_dimension, value) for n, value in alone}
+        # The sample axis is a real one (vmap), not a longer batch, so that models which reshape or
+        # mix their batch are sampled correctly.
         sample = torch.vmap(lambda zero: list(self._sample(zero).values()), randomness="different")
         samples = sample(_ZERO.expand(count))
         return dict(zip(self._noisy_outputs, samples, strict=True))
 
     def fitting_at_once(self) -> int:
-        """How many samples to compute together (tried with two, which are forgotten)."""
+        """The number of samples to compute together, tried with two that are discarded."""
         largest = 1
 
         def note(value: Any) -> None:
@@ -142,17 +146,18 @@ class _Sampler:
             if fitting > 1:
                 try:
                     self.draw(2)
-                except (PropagationError, ValueError):  # one sample alone was drawn without
+                except (PropagationError, ValueError):  # a single sample raised no error
                     return 1
         return fitting
 
     def output(self, moments: Mapping[fx.Node, list[Moments]]) -> Any:
-        """What the model returns, as Moments: sampled, or exact where no noise reaches."""
+        """What the model returns, as Moments: sampled, or exact if no noise reaches it."""
 
         def value_of(node: fx.Node) -> Any:
             if node not in self._random:
                 return pytree.tree_map(
-                    lambda v: Moments(v.double()) if isinstance(v, Tensor) else v, self._kept[node]
+                    lambda v: ExactMoments(v.double()) if isinstance(v, Tensor) else v,
+                    self._kept[node],
                 )
             return pytree.tree_unflatten(moments[node], self._structures[node])
 
@@ -175,7 +180,7 @@ class _Sampler:
         return {node: values[node] for node in self._noisy_outputs}
 
     def _before_noise(self) -> dict[fx.Node, Any]:
-        """The values of all nodes that no noise reaches and that are read after it."""
+        """The values that no noise reaches and that nodes behind the noise read."""
         read = {self._result, *self._random}
         values: dict[fx.Node, Any] = {}
         for node in self._nodes:
@@ -191,12 +196,12 @@ class _Sampler:
         if node.op == "placeholder":
             return pytree.tree_map(_drawn, self._inputs[node], is_leaf=is_moments)
         if node.op == "get_attr":
-            return attribute(self.model, node.target)
+            return attribute(self.model, name_of(node))
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
         if overwrites_input(node, self.model):
-            # Never for real: values are kept for the next sample, inputs are the caller's, and the
-            # part before the noise runs ahead of readers that stand before the overwriting.
-            # Adding zero makes a copy for each of the samples that are drawn together.
+            # Overwrite a copy: values are kept for the next sample, inputs belong to the caller,
+            # and the part before the noise runs ahead of nodes that read the old value. Adding
+            # zero makes a copy for each of the samples that are drawn together.
             overwritten = node.all_input_nodes[0]
             copy = values[overwritten] + zero.to(values[overwritten])
             values = {**values, overwritten: copy}
@@ -204,13 +209,14 @@ class _Sampler:
         if not is_noise(node, self.model, diagonal):
             return call_plainly(node, self.model, args, kwargs)
         if node.op == "call_module":
-            with _switched_on(self.model.get_submodule(node.target)) as layer:
+            with _switched_on(layer_of(node, self.model)) as layer:
                 return layer(*args, **kwargs)
-        # A function such as F.dropout(x, p, training=self.training): noise whatever it says.
-        call = bind(node.target, args, kwargs)
+        # A function such as F.dropout(x, p, training=self.training) is noise in eval mode, too.
+        function = function_of(node)
+        call = bind(function, args, kwargs)
         switch = {"training", "train"} & set(call.signature.parameters)
         call.arguments.update(dict.fromkeys(switch, True))
-        return node.target(*call.args, **call.kwargs)
+        return function(*call.args, **call.kwargs)
 
 
 class _Accumulator:
@@ -218,16 +224,17 @@ class _Accumulator:
 
     def __init__(self) -> None:
         self.count = 0
-        self.mean: Tensor | None = None
-        self.squares: Tensor | None = None
+        self.mean = _ZERO.double()
+        self.squares = _ZERO.double()
 
-    def add(self, batch: Tensor) -> None:
+    def add(self, batch: Any) -> None:
+        """Merge the samples along the first dimension."""
         if not isinstance(batch, Tensor):
             raise PropagationError(f"the model returns a {type(batch).__name__}, not a tensor")
         batch = batch.double()
         count, mean = len(batch), batch.mean(0)
         squares = (batch - mean).square().sum(0)
-        if self.mean is None:
+        if self.count == 0:
             self.count, self.mean, self.squares = count, mean, squares
             return
         total = self.count + count
@@ -237,6 +244,7 @@ class _Accumulator:
         self.count = total
 
     def moments(self) -> Moments:
+        """Sample mean and unbiased sample variance."""
         return Moments(self.mean, self.squares / (self.count - 1))
 
 
@@ -245,15 +253,15 @@ def _with_sample_dimension(leaf: Any) -> Any:
 
 
 def _drawn(leaf: Any) -> Any:
-    """A sample of an uncertain input, Gaussian and independent; anything else as it is."""
-    if not is_moments(leaf):
+    """A sample of an uncertain input, Gaussian and independent; anything else unchanged."""
+    if not isinstance(leaf, Moments):
         return leaf
     return leaf.mean + torch.randn_like(leaf.mean) * leaf.std
 
 
 @contextmanager
 def _switched_on(layer: nn.Module) -> Iterator[nn.Module]:
-    """The noise of a layer, and nothing else in it, in training mode."""
+    """A layer with its noise sources, and only those, in training mode."""
     before = {inner: inner.training for inner in layer.modules()}
     for inner in before:
         inner.training = diagonal.is_noise(type(inner))
@@ -266,7 +274,7 @@ def _switched_on(layer: nn.Module) -> Iterator[nn.Module]:
 
 @contextmanager
 def _seeded(seed: int, devices: set[torch.device]) -> Iterator[None]:
-    """Seed torch inside, and give the caller's random state back afterwards."""
+    """Seed torch inside, and restore the caller's random state afterwards."""
     gpus = [device.index or 0 for device in devices if device.type == "cuda"]
     with torch.random.fork_rng(devices=gpus):
         torch.manual_seed(seed)

@@ -1,8 +1,8 @@
-"""The walk: node by node through the model's graph, each to its rule."""
+"""The walk: a model's traced graph, executed node by node with the rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -12,12 +12,20 @@ from torch.compiler import is_exporting as exporting
 from torch.fx.traceback import annotate
 from torch.utils import _pytree as pytree
 
-from penumbra.propagation import rules  # noqa: F401  (registers the rules)
+import penumbra.propagation.rules  # noqa: F401  (registers the rules)
 from penumbra.propagation.errors import PropagationError, UnsupportedLayerError
-from penumbra.propagation.moments import CovarianceMoments, MixedMoments, Moments
+from penumbra.propagation.moments import (
+    CovarianceMoments,
+    ExactMoments,
+    MixedMoments,
+    Moments,
+)
 from penumbra.propagation.registry import Registry, describe, diagonal
 from penumbra.propagation.tracing import (
+    function_of,
     last_readers,
+    layer_of,
+    name_of,
     place,
     refuse_batch_statistics,
     target_of,
@@ -36,22 +44,23 @@ def propagate(
     """A module that computes the mean and variance of `model` under its noise, in one pass.
 
     The result is called like `model`, with tensors or, for sensor noise, with `Moments`, and
-    returns `Moments` wherever `model` returns tensors. It shares the model's parameters. Values
-    that no noise has reached are computed by the plain network and have `variance is None`.
+    returns `Moments` wherever `model` returns tensors. It shares the model's parameters. Layers
+    before the first noise source run unmodified; an output that no noise reaches is
+    `ExactMoments`.
 
-    Noise is what a noise layer makes, or `F.dropout`, whatever its `training` says. Noise behind an
-    `if self.training:` leaves no trace in an eval-mode graph: put it into a layer and register that
-    with `@penumbra.propagation.noise`.
+    Noise sources are noise layers and `F.dropout`, regardless of its `training` argument. Noise
+    behind an `if self.training:` leaves no trace in an eval-mode graph: put it into a layer and
+    register that with `@penumbra.propagation.noise`.
 
     Args:
         model: any nn.Module that torch.fx can trace, in eval mode.
         relu: "moment" integrates a rectified Gaussian; "jacobian" is the paper's first order,
-            which leaves the mean as the plain network has it.
+            which leaves the mean of the plain network unchanged.
         smooth: the same choice for sigmoid, tanh, softplus, GELU, SiLU and ELU.
         max_pool: "argmax" follows the largest mean; "moment" takes the maximum of Gaussians.
         softmax: "jacobian" is first order over independent classes, as in the paper; "moment" takes
             the classes' covariance from the affine layer in front and integrates. For K classes
-            that is a convolution with K (K-1)/2 outputs more; rules.one_vs_rest has the figures.
+            this adds a convolution with K (K-1)/2 outputs. docs/rules.md compares their accuracy.
     """
     options = {"relu": relu, "smooth": smooth, "max_pool": max_pool, "softmax": softmax}
     return Propagated(model, diagonal, options)
@@ -68,6 +77,7 @@ class Propagated(nn.Module):
         self.training = self.model.training
 
     def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
+        """What `model` returns, with `Moments` in place of tensors."""
         refuse_batch_statistics(self.model)
         values = arguments_of(self.model, inputs, named_inputs)
         spent = last_readers(self.model.graph)
@@ -83,13 +93,13 @@ class Propagated(nn.Module):
 
     def _value(self, node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
         if node.op == "get_attr":
-            return attribute(self.model, node.target)
+            return attribute(self.model, name_of(node))
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
         if node.op == "output":
             return args[0]
         return self._call(node, args, kwargs)
 
-    def _call(self, node: fx.Node, args: tuple, kwargs: dict) -> Any:
+    def _call(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target = target_of(node, self.model)
         uncertain = _any_moments((*args, *kwargs.values()))
         exact = not uncertain and not self.registry.is_noise(target)
@@ -107,7 +117,7 @@ class Propagated(nn.Module):
         args, kwargs = _as_rules_name_them(args, kwargs)
         if node.op != "call_module":
             return self._needed(rule(*args, **kwargs))
-        layer = self.model.get_submodule(node.target)
+        layer = layer_of(node, self.model)
         if layer._forward_hooks or layer._forward_pre_hooks:
             raise PropagationError(
                 "it has forward hooks, which its rule would leave out: remove them (weight norm "
@@ -116,19 +126,20 @@ class Propagated(nn.Module):
         return self._needed(rule(layer, *args, **kwargs))
 
     def _needed(self, value: Any) -> Any:
-        """Without what nobody will ask for: mixed channels hold on to the layer's input."""
+        """Without a covariance that no rule will read: it would keep the layer's input alive."""
         if isinstance(value, MixedMoments) and self.options.get("softmax") != "moment":
             return value.diagonal()
         return value
 
     def extra_repr(self) -> str:
+        """The options."""
         return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
 
 
 def arguments_of(
-    module: fx.GraphModule, positional: tuple, named: Mapping[str, Any]
+    module: fx.GraphModule, positional: Iterable[Any], named: Mapping[str, Any]
 ) -> dict[fx.Node, Any]:
-    """The caller's arguments by placeholder: exact tensors, or Moments that were checked."""
+    """The caller's arguments by placeholder: tensors if exact, otherwise Moments, checked."""
     positional, named = list(positional), dict(named)
     values: dict[fx.Node, Any] = {}
     for node in module.graph.nodes:
@@ -144,26 +155,30 @@ def arguments_of(
 
 
 def _argument(node: fx.Node, positional: list[Any], named: dict[str, Any]) -> Any:
-    """Takes what belongs to a placeholder out of the arguments."""
-    if node.target.startswith("*"):
-        rest = named if node.target.startswith("**") else positional
-        value = dict(rest) if rest is named else tuple(rest)
-        rest.clear()
-        return value
+    """Take the value of a placeholder out of the arguments."""
+    name = name_of(node)
+    if name.startswith("**"):
+        keywords = dict(named)
+        named.clear()
+        return keywords
+    if name.startswith("*"):
+        rest = tuple(positional)
+        positional.clear()
+        return rest
     if positional:
         return positional.pop(0)
-    if node.target in named:
-        return named.pop(node.target)
+    if name in named:
+        return named.pop(name)
     if node.args:
         return node.args[0]  # the default of the model's forward
     raise PropagationError("it was not given")
 
 
 def _checked(value: Any) -> Any:
-    """A plain tensor where exact, consistent Moments otherwise."""
+    """A plain tensor if exact, otherwise Moments whose shapes and signs are right."""
     if not isinstance(value, Moments):
         return value
-    if value.variance is None:
+    if isinstance(value, ExactMoments):
         return value.mean
     if value.variance.shape != value.mean.shape:
         raise PropagationError(
@@ -176,12 +191,14 @@ def _checked(value: Any) -> Any:
     return value
 
 
-# torch lets these be said in two ways.
+# torch has two names for these arguments.
 _SYNONYMS = {"axis": "dim", "keepdims": "keepdim"}
 
 
-def _as_rules_name_them(args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Leading arguments that the model gave by torch's names, in order, as rules expect them."""
+def _as_rules_name_them(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as rules expect them: leading ones by position, and one name for each."""
     named = {_SYNONYMS.get(name, name): value for name, value in kwargs.items()}
     for position, names in enumerate((("input", "tensors"), ("other",))):
         for name in names:
@@ -196,10 +213,7 @@ def _is_named_tuple(target: Any) -> bool:
 
 @contextmanager
 def naming_the_place(node: fx.Node, module: fx.GraphModule) -> Iterator[None]:
-    """Whatever goes wrong at a node is told with its place in front.
-
-    What is exported there carries its place, too, for whoever has to complain about it later.
-    """
+    """Put the place of a node in front of any error; while exporting, annotate its operations."""
     try:
         with annotate({"layer": place(node, module)}) if exporting() else nullcontext():
             yield
@@ -208,28 +222,30 @@ def naming_the_place(node: fx.Node, module: fx.GraphModule) -> Iterator[None]:
         raise kind(f"{place(node, module)}: {error}") from error
 
 
-def call_plainly(node: fx.Node, module: fx.GraphModule, args: tuple, kwargs: dict) -> Any:
+def call_plainly(
+    node: fx.Node, module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Run a call node as the plain model would."""
     if node.op == "call_module":
-        return module.get_submodule(node.target)(*args, **kwargs)
+        return layer_of(node, module)(*args, **kwargs)
     if node.op == "call_method":
-        return getattr(args[0], node.target)(*args[1:], **kwargs)
-    return node.target(*args, **kwargs)
+        return getattr(args[0], name_of(node))(*args[1:], **kwargs)
+    return function_of(node)(*args, **kwargs)
 
 
 def _as_moments(output: Any) -> Any:
-    """The walk's last value with every tensor as Moments: a whole covariance, or the diagonal."""
+    """The walk's result with every tensor as Moments: a full covariance, or the diagonal."""
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, Moments):
             return leaf if isinstance(leaf, CovarianceMoments) else leaf.diagonal()
-        return Moments(leaf) if isinstance(leaf, Tensor) else leaf
+        return ExactMoments(leaf) if isinstance(leaf, Tensor) else leaf
 
     return pytree.tree_map(convert, as_the_model_returns(output), is_leaf=is_moments)
 
 
 def as_the_model_returns(output: Any) -> Any:
-    """Lists and dictionaries in place of the immutable ones that torch.fx keeps."""
+    """Lists and dictionaries in place of torch.fx's immutable ones."""
     if isinstance(output, dict):
         return {name: as_the_model_returns(value) for name, value in output.items()}
     if isinstance(output, list):
@@ -240,10 +256,11 @@ def as_the_model_returns(output: Any) -> Any:
 
 
 def is_moments(value: Any) -> bool:
+    """Whether a value is uncertain."""
     return isinstance(value, Moments)
 
 
-def _any_moments(arguments: tuple) -> bool:
+def _any_moments(arguments: tuple[Any, ...]) -> bool:
     """Whether an argument is uncertain, or a container of something that is."""
     return any(
         is_moments(value)
@@ -253,10 +270,12 @@ def _any_moments(arguments: tuple) -> bool:
 
 
 def leaves(structure: Any) -> list[Any]:
+    """The leaves of nested containers; Moments are leaves."""
     return pytree.tree_leaves(structure, is_leaf=is_moments)
 
 
 def attribute(module: nn.Module, name: str) -> Any:
+    """An attribute by its qualified name, such as a parameter."""
     for part in name.split("."):
         module = getattr(module, part)
     return module

@@ -1,6 +1,6 @@
-"""Which rule moves mean and variance through which layer.
+"""The registry: which rule takes mean and variance through which layer.
 
-A rule is registered with a decorator for module types, functions, or methods by their name:
+A decorator registers a rule for module types, functions, or methods by name:
 
     @rule(MyScale)                      # a module type: called as rule(module, *arguments)
     def my_scale(layer, x):
@@ -10,16 +10,15 @@ A rule is registered with a decorator for module types, functions, or methods by
     def negate(x):
         return Moments(-x.mean, x.variance)
 
-Arguments that are uncertain arrive as `Moments`, all others as they are. Keywords of the decorator
-are conditions on the options of `propagate`: `@rule(nn.ReLU, relu="jacobian")` holds for
-`propagate(model, relu="jacobian")` alone.
+Uncertain arguments are passed as `Moments`, all others unchanged. Keywords of the decorator are
+conditions on the options of `propagate`: `@rule(nn.ReLU, relu="jacobian")` applies only to
+`propagate(model, relu="jacobian")`.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import torch.nn.functional as F
 from torch import nn
@@ -28,16 +27,17 @@ from penumbra.propagation.errors import DuplicateRuleError, PropagationError
 
 Target = type[nn.Module] | Callable[..., Any] | str
 Rule = Callable[..., Any]
+RuleT = TypeVar("RuleT", bound=Rule)
 Condition = frozenset[tuple[str, str]]
 
 
 class Registry:
-    """Rules by target and condition; a second rule for one target is an error."""
+    """Rules by target and condition. A second rule for the same target is an error."""
 
     def __init__(self, defaults: Mapping[str, str], noise_of: Registry | None = None) -> None:
-        """`defaults` names every option and the value it has unless the caller says otherwise.
+        """`defaults` names every option and its default value.
 
-        What is noise in the registry `noise_of` is noise in this one, even without a rule.
+        A noise source of the registry `noise_of` is one in this registry, even without a rule.
         """
         self.defaults = dict(defaults)
         self._noise_of = noise_of
@@ -45,12 +45,12 @@ class Registry:
         self._noise: set[Target] = set()
         self._layers: dict[Target, tuple[Target, tuple[str, ...]]] = {}
 
-    def __deepcopy__(self, memo: dict) -> Registry:
-        return self  # a copied model has the same rules, later ones included
+    def __deepcopy__(self, memo: dict[int, Any]) -> Registry:
+        return self  # a copied model shares the rules, including later ones
 
     def rule(
         self, *targets: Target, override: bool = False, **condition: str
-    ) -> Callable[[Rule], Rule]:
+    ) -> Callable[[RuleT], RuleT]:
         """Register the decorated function as the rule of every target, under a condition.
 
         With `override` it replaces the rule of the same condition; without a condition, all of
@@ -63,7 +63,7 @@ class Registry:
             )
         key = frozenset(condition.items())
 
-        def register(function: Rule) -> Rule:
+        def register(function: RuleT) -> RuleT:
             for target in targets:
                 if self._has_rule(target, key) and not override:
                     raise DuplicateRuleError(
@@ -80,23 +80,23 @@ class Registry:
         return register
 
     def _has_rule(self, target: Target, key: Condition) -> bool:
-        """Whether a rule under this condition would replace one, or never be asked."""
+        """Whether a rule under this condition would replace another, or never be used."""
         rules = self._rules.get(target, {})
         return target in self._layers or key in rules or (not key and bool(rules))
 
     def layer(self, module_type: type[nn.Module], function: Target, *attributes: str) -> None:
-        """Let a module type have the rules of the function that it calls.
+        """Give a module type the rules of the function that it calls.
 
-        The layer's attributes become the function's arguments of the same name.
+        The named attributes of the layer are passed as the function's arguments of the same name.
         """
         if module_type in self._layers or module_type in self._rules:
             raise DuplicateRuleError(f"{describe(module_type)} already has a rule")
         self._layers[module_type] = (function, attributes)
 
-    def noise(self, *targets: Target, override: bool = False) -> Callable[[Rule], Rule]:
-        """Register the rule of a noise source: it is asked even when its input is exact."""
+    def noise(self, *targets: Target, override: bool = False) -> Callable[[RuleT], RuleT]:
+        """Register the rule of a noise source, which is also applied to exact inputs."""
 
-        def register(function: Rule) -> Rule:
+        def register(function: RuleT) -> RuleT:
             self.rule(*targets, override=override)(function)
             self._noise.update(targets)
             return function
@@ -104,7 +104,7 @@ class Registry:
         return register
 
     def options(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The defaults with `given` laid over them; unknown names and values are refused."""
+        """The defaults, updated by `given`. Unknown names and values raise."""
         for name, value in given.items():
             choices = self.choices(name)
             if name not in self.defaults:
@@ -118,13 +118,15 @@ class Registry:
         return {**self.defaults, **given}
 
     def choices(self, name: str) -> set[str]:
-        """The values that some rule knows for an option."""
+        """The values of an option that any rule is registered for."""
         conditions = (key for rules in self._rules.values() for key in rules)
         return {value for key in conditions for option, value in key if option == name}
 
     def find(self, target: Target, options: Mapping[str, str]) -> Rule | None:
         """The rule for a target under these options; the one with the most conditions wins."""
         known = self._known(target)
+        if known is None:
+            return None
         held = options.items()
         rules = self._rules.get(known, {})
         fitting = [(len(key), rule) for key, rule in rules.items() if key <= held]
@@ -144,31 +146,38 @@ class Registry:
         return by_function
 
     def knows(self, target: Target) -> bool:
-        """Whether any rule, under whatever options, is registered for the target."""
+        """Whether a rule is registered for the target, under any options."""
         return self._known(target) is not None
 
     def is_noise(self, target: Target) -> bool:
         """Whether the target is a source of noise."""
         known = self._known(target)
-        function, _ = self._layers.get(known, (known, ()))
-        if known in self._noise or function in self._noise:
-            return True
+        if known is not None:
+            function, _ = self._layers.get(known, (known, ()))
+            if known in self._noise or function in self._noise:
+                return True
         return self._noise_of is not None and self._noise_of.is_noise(target)
 
     def _known(self, target: Target) -> Target | None:
-        """The target, or the base it inherits its forward from, as it was registered."""
-        for candidate in _candidates(target):
+        """The target as it was registered: itself, or the base whose forward it inherits."""
+        candidates: Iterable[Target] = (target,)
+        if isinstance(target, type) and issubclass(target, nn.Module):
+            candidates = _with_bases(target)
+        for candidate in candidates:
             if candidate in self._rules or candidate in self._layers:
                 return candidate
         return None
 
 
-@functools.cache  # asked at every step of every walk
-def _candidates(target: Target) -> list[Target]:
-    """The target and, for a module type, the bases whose `forward` it inherits unchanged."""
-    if isinstance(target, type) and issubclass(target, nn.Module):
-        return [base for base in target.__mro__ if getattr(base, "forward", None) is target.forward]
-    return [target]
+_BASES: dict[type[nn.Module], list[type[nn.Module]]] = {}
+
+
+def _with_bases(module_type: type[nn.Module]) -> list[type[nn.Module]]:
+    """A module type and the bases whose `forward` it inherits unchanged."""
+    if module_type not in _BASES:  # looked up at every step of every walk
+        modules = [base for base in module_type.__mro__ if issubclass(base, nn.Module)]
+        _BASES[module_type] = [m for m in modules if m.forward is module_type.forward]
+    return _BASES[module_type]
 
 
 def describe(target: Target) -> str:
@@ -191,7 +200,7 @@ diagonal = Registry(
 """The rules of `propagate`: mean and variance of each element."""
 
 full = Registry({"relu": "moment"}, noise_of=diagonal)
-"""The rules of `propagate_covariance`: mean and the whole covariance matrix."""
+"""The rules of `propagate_covariance`: mean and full covariance matrix."""
 
 rule = diagonal.rule
 noise = diagonal.noise

@@ -1,4 +1,4 @@
-"""Long elementwise work a strip at a time, so that what it makes in between stays in the cache."""
+"""Element-wise work on large tensors in strips, so that intermediate results stay in the cache."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _ELEMENTS = 1 << 16  # of one value in one strip, for each thread: the best of 2
 def in_strips(
     function: Callable[..., Sequence[Tensor]], *values: Tensor, dim: int
 ) -> Sequence[Tensor]:
-    """`function(*values)`, where positions along `dim` do not know of each other.
+    """`function(*values)` for a function whose positions along `dim` are independent.
 
-    Eager PyTorch writes the result of every operation to memory, and for a large one into pages
-    that the system has to clear first. In strips, the variance of a SegNet's one dropout before its
-    classifier takes half the time. Exported graphs and GPUs get them in one piece.
+    Eager PyTorch writes the result of every operation to memory, and a large one into pages that
+    the system has to clear first. In strips, the variance of a SegNet with one dropout before its
+    classifier takes half the time. Exported graphs and GPUs compute it in one piece.
     """
     first = values[0]
     strips = first.numel() // (_ELEMENTS * torch.get_num_threads())

@@ -1,8 +1,8 @@
 """From an nn.Module to a torch.fx graph that is safe to walk with moments or with samples.
 
-Everything that would make the walk lie is refused here, with the place named: control flow that
-depends on data, noise hidden inside a layer that the walk cannot look into, values that are
-overwritten in place and read afterwards.
+Whatever would make the walk's result wrong raises here and names its place: control flow that
+depends on data, noise inside a layer that the walk treats as one piece, values that are overwritten
+in place and read afterwards.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,9 @@ _VIEWS = {
     *_VIEW_NAMES, *(getattr(torch, name) for name in _VIEW_NAMES if hasattr(torch, name)),
     operator.getitem, nn.Flatten, nn.Identity, nn.Unflatten,
 }  # fmt: skip
-# What is asked of a value without reading its elements.
+# These do not read the elements of a value.
 _SHAPE_QUERIES = {"size", "dim", "numel", "ndimension", "shape", "ndim", "dtype", "device"}
-# Noise that no noise layer makes: it would be drawn once and taken as exact.
+# Noise outside of noise layers: it would be drawn once and taken as exact.
 _RANDOM = {
     torch.rand_like, torch.randn_like, torch.randint_like, torch.bernoulli, torch.normal,
     torch.poisson, torch.multinomial, F.gumbel_softmax,
@@ -48,7 +48,7 @@ _RANDOM = {
 
 
 class _Proxy(fx.Proxy):
-    """torch.fx's proxy that tells `x += y`, which overwrites x, from `x = x + y`."""
+    """torch.fx's proxy, which also distinguishes `x += y`, which overwrites x, from `x = x + y`."""
 
 
 def _in_place_operator(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
@@ -63,7 +63,7 @@ for _name in _IN_PLACE_NAMES:
 
 
 class _Tracer(fx.Tracer):
-    """torch.fx's tracer that stops at every module with a rule, and knows where it is."""
+    """torch.fx's tracer, which also stops at every module with a rule and knows its place."""
 
     record_stack_traces = True
 
@@ -81,7 +81,11 @@ class _Tracer(fx.Tracer):
         return known or super().is_leaf_module(module, qualified_name)
 
     def call_module(
-        self, m: nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
+        self,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         self.path.append(f"'{self.path_of_module(m)}' ({describe(type(m))})")
         result = super().call_module(m, forward, args, kwargs)
@@ -117,11 +121,28 @@ def trace(model: nn.Module, registry: Registry) -> fx.GraphModule:
     return module
 
 
+def name_of(node: fx.Node) -> str:
+    """The name that a node refers to: of an input, an attribute, a submodule or a method."""
+    if not isinstance(node.target, str):
+        raise TypeError(f"the node '{node.name}' calls a function")
+    return node.target
+
+
+def function_of(node: fx.Node) -> Callable[..., Any]:
+    """The function that a `call_function` node calls."""
+    if isinstance(node.target, str):
+        raise TypeError(f"the node '{node.name}' calls no function")
+    return node.target
+
+
+def layer_of(node: fx.Node, module: fx.GraphModule) -> nn.Module:
+    """The submodule that a `call_module` node calls."""
+    return module.get_submodule(name_of(node))
+
+
 def target_of(node: fx.Node, module: fx.GraphModule) -> Target:
     """What a call node calls: a module type, a function, or a method's name."""
-    if node.op == "call_module":
-        return type(module.get_submodule(node.target))
-    return node.target
+    return type(layer_of(node, module)) if node.op == "call_module" else node.target
 
 
 def place(node: fx.Node, module: fx.GraphModule) -> str:
@@ -137,7 +158,7 @@ def place(node: fx.Node, module: fx.GraphModule) -> str:
 
 
 def last_readers(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
-    """By node: the values that nobody reads after it, so that memory is freed on the way."""
+    """By node: the values that are not read after it, so that their memory can be freed."""
     last: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         last[node] = node
@@ -156,7 +177,7 @@ def is_noise(node: fx.Node, module: fx.GraphModule, registry: Registry) -> bool:
 def reached_by_noise(
     module: fx.GraphModule, registry: Registry, uncertain: Iterable[fx.Node] = ()
 ) -> list[fx.Node]:
-    """Every node whose value differs from sample to sample, in order; inputs may be `uncertain`."""
+    """All nodes whose value differs between samples, in order, given the `uncertain` inputs."""
     reached = dict.fromkeys(uncertain)
     for node in module.graph.nodes:
         noisy = is_noise(node, module, registry) or not reached.keys().isdisjoint(
@@ -168,10 +189,10 @@ def reached_by_noise(
 
 
 def refuse_batch_statistics(module: fx.GraphModule) -> None:
-    """Raise if a batch norm would normalise by the batch at hand: its elements would mix."""
+    """Raise if a batch norm would normalise by its batch: batch elements would depend on others."""
     for node in module.graph.nodes:
         if node.op == "call_module":
-            layer = module.get_submodule(node.target)
+            layer = layer_of(node, module)
             mixes = isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
         else:
             batch_norms = (F.batch_norm, torch.batch_norm)
@@ -185,7 +206,7 @@ def refuse_batch_statistics(module: fx.GraphModule) -> None:
 
 
 def _refuse_hidden_noise(module: fx.GraphModule, registry: Registry) -> None:
-    """No silent zeros: noise inside a layer that is walked as one piece would go unseen."""
+    """Raise if a layer that the walk treats as one piece has noise inside: it would be lost."""
     for node in module.graph.nodes:
         if not node.op.startswith("call_") or is_noise(node, module, registry):
             continue
@@ -196,7 +217,7 @@ def _refuse_hidden_noise(module: fx.GraphModule, registry: Registry) -> None:
         if node.op != "call_module":
             hidden = _argument(node, "dropout_p")
         elif not registry.knows(target):
-            hidden = _noise_inside(module.get_submodule(node.target), registry)
+            hidden = _noise_inside(layer_of(node, module), registry)
         if hidden:
             raise PropagationError(
                 f"{place(node, module)} has dropout inside ({hidden}) where the walk cannot see "
@@ -206,7 +227,7 @@ def _refuse_hidden_noise(module: fx.GraphModule, registry: Registry) -> None:
 
 
 def _noise_inside(layer: nn.Module, registry: Registry) -> object:
-    """The first noise in a layer that the tracer does not look into: its name, or its rate."""
+    """The first noise source in a layer that is not traced: its name, or its rate."""
     for name, inner in layer.named_modules():
         if registry.is_noise(type(inner)) and getattr(inner, "p", None) != 0:
             return name
@@ -217,14 +238,14 @@ def _noise_inside(layer: nn.Module, registry: Registry) -> object:
 
 
 def _refuse_overwritten_reads(module: fx.GraphModule, registry: Registry) -> None:
-    """In-place layers are fine unless the value they overwrite is read afterwards."""
+    """Raise if a value that is overwritten in place is read afterwards."""
     order = {node: index for index, node in enumerate(module.graph.nodes)}
     for node in module.graph.nodes:
         if not overwrites_input(node, module) or not node.all_input_nodes:
             continue
         for shared in _overwritten_by(node, module, registry):
             later = [u for u in shared.users if order[u] > order[node] and _reads_elements(u)]
-            # A chain of in-place layers reads the result of the one before it, not the old value.
+            # A chain of in-place layers reads the result of the layer before, not the old value.
             if later:
                 raise PropagationError(
                     f"{place(node, module)} overwrites its input in place, and "
@@ -241,9 +262,10 @@ def _reads_elements(node: fx.Node) -> bool:
 def overwrites_input(node: fx.Node, module: fx.GraphModule) -> bool:
     """Whether the node writes its result into its first argument."""
     if node.op == "call_module":
-        return bool(getattr(module.get_submodule(node.target), "inplace", False))
+        return bool(getattr(layer_of(node, module), "inplace", False))
     if node.op == "call_method":
-        return node.target.endswith("_") and not node.target.endswith("__")
+        method = name_of(node)
+        return method.endswith("_") and not method.endswith("__")
     if node.op == "call_function":
         name = getattr(node.target, "__name__", "")
         in_place_function = name.endswith("_") and not name.endswith("__")
@@ -275,14 +297,16 @@ def _overwritten_by(
 def _is_view(node: fx.Node, module: fx.GraphModule, registry: Registry) -> bool:
     if node.target is getattr:
         return node.args[1] not in _SHAPE_QUERIES
-    # Dropout that is switched off returns its very input.
+    # Dropout that is switched off returns its input itself.
     return is_noise(node, module, registry) or (
         node.op.startswith("call_") and target_of(node, module) in _VIEWS
     )
 
 
-def bind(function: Callable[..., Any], args: tuple, kwargs: dict) -> inspect.BoundArguments:
-    """A call's arguments by name; TypeError or ValueError where the function has no such."""
+def bind(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """A call's arguments by name; TypeError or ValueError if the function does not take them."""
     try:
         signature = inspect.signature(function)
     except ValueError:  # a builtin: torch keeps its signature elsewhere
@@ -294,11 +318,11 @@ def bind(function: Callable[..., Any], args: tuple, kwargs: dict) -> inspect.Bou
 
 
 def _argument(node: fx.Node, name: str) -> Any:
-    """The value of a function node's argument by name, or None where it has no such argument."""
+    """The value of a function node's argument by name, or None if there is no such argument."""
     if name in node.kwargs or node.op != "call_function":
         return node.kwargs.get(name)
     try:
-        bound = bind(node.target, node.args, node.kwargs)
+        bound = bind(function_of(node), node.args, node.kwargs)
     except (TypeError, ValueError):
         return None
     bound.apply_defaults()
@@ -306,7 +330,7 @@ def _argument(node: fx.Node, name: str) -> Any:
 
 
 def _source_line(node: fx.Node) -> str:
-    """The line of the user's code that made a node, as far as the tracer saw it."""
+    """The line of the user's code that made a node, if the tracer recorded it."""
     frames = re.findall(r'File "(.+)", line (\d+)', node.stack_trace or "")
     own = [(file, line) for file, line in frames if not file.startswith(_TORCH)]
     return " ({}:{})".format(*own[-1]) if own else ""

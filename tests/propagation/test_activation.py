@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from function_models import Call, Net
 from torch import nn
 
 from penumbra.propagation import Moments, propagate
@@ -20,29 +21,20 @@ LAYERS = {
 }
 
 
-class Call(nn.Module):
-    """A function as a model."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-        self.weight = PRELU.weight
-
-    def forward(self, x):
-        return self.function(x, self.weight) if self.function is F.prelu else self.function(x)
-
-
 FUNCTIONS = {
     "F.relu": F.relu,
     "torch.relu": torch.relu,
     ".relu()": lambda x: x.relu(),
     "F.leaky_relu": lambda x: F.leaky_relu(x, 0.2),
-    "F.prelu": F.prelu,
     "torch.abs": torch.abs,
     ".abs()": lambda x: x.abs(),
     "abs": abs,
 }
-MODELS = {**LAYERS, **{name: Call(function) for name, function in FUNCTIONS.items()}}
+MODELS = {
+    **LAYERS,
+    **{name: Call(function) for name, function in FUNCTIONS.items()},
+    "F.prelu": Net(lambda net, x: F.prelu(x, net.prelu.weight), prelu=PRELU),
+}
 
 
 def grid():

@@ -180,7 +180,7 @@ def test_fit_batchnorm_noise_of_a_bare_layer():
     [
         (nn.Linear(2, 2), 4, "no batch norm"),
         (nn.BatchNorm1d(2), 1, "at least 2|must be ≥ 2"),
-        (nn.BatchNorm1d(2), 6, "1 whole batches of 6"),
+        (nn.BatchNorm1d(2), 6, "1 complete batches of 6"),
         (nn.BatchNorm1d(2, track_running_stats=False), 4, "track_running_stats=True"),
     ],
 )

@@ -1,23 +1,14 @@
 """Activations with two corners against integration, and in their first-order form."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
+from function_models import Call
 from torch import nn
 
 from penumbra.propagation import Moments, PropagationError, propagate
-
-
-class Call(nn.Module):
-    """A function as a model."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
 
 MODELS = {
     "ReLU6": (nn.ReLU6(), [0, 6]),
@@ -27,6 +18,7 @@ MODELS = {
     "F.hardtanh": (Call(F.hardtanh), [-1, 1]),
     "torch.clamp": (Call(lambda x: torch.clamp(x, -1, 3)), [-1, 3]),
     ".clamp()": (Call(lambda x: x.clamp(min=-0.2, max=0.1)), [-0.2, 0.1]),
+    "dyadic bounds": (Call(lambda x: x.clamp(-0.25, 0.125)), [-0.25, 0.125]),
     "clamp from below": (Call(lambda x: x.clamp(min=0.5)), [0.5]),
     "clamp from above": (Call(lambda x: torch.clamp(x, max=-0.5)), [-0.5]),
 }
@@ -76,15 +68,70 @@ def test_single_precision_is_right_to_a_millionth_of_sigma(name, exported, monke
         assert (single.variance >= 0).all()
 
 
-def test_limits():
-    """Without variance the plain function; with endless variance a coin between the bounds."""
+@pytest.mark.parametrize("exported", [False, True])
+def test_limits(exported, monkeypatch):
+    """Without variance the plain function; with unbounded variance a coin between the bounds."""
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: exported)
     x = torch.tensor([-2.0, 0.0, 3.0, 6.0, 9.0])
     still = propagate(nn.ReLU6())(Moments(x, torch.zeros(5)))
     assert torch.equal(still.mean, F.relu6(x))
     assert torch.equal(still.variance, torch.zeros(5))
-    wild = propagate(nn.ReLU6())(Moments(x, torch.full((5,), 1e20)))
-    assert wild.mean.tolist() == pytest.approx([3.0] * 5, abs=1e4)  # 1e-6 σ
-    assert ((wild.variance >= 0) & (wild.variance <= 9)).all()  # no more than the coin's
+    for std in (3e4, 1e6, 1e10):
+        wide = propagate(nn.ReLU6())(Moments(x, torch.full((5,), std**2)))
+        # The mean moves by 6 φ(0) (μ - 3)/σ, the variance falls by 2 · 6³ φ(0) / (6 σ) at most.
+        assert wide.mean.tolist() == pytest.approx([3.0] * 5, abs=15 / std + 1e-6)
+        assert wide.variance.tolist() == pytest.approx([9.0] * 5, abs=30 / std + 1e-5)
+
+
+@pytest.mark.parametrize("exported", [False, True])
+@pytest.mark.parametrize("name", ["ReLU6", "F.hardtanh", "Hardsigmoid", "dyadic bounds"])
+def test_single_precision_over_twelve_decades_of_sigma(
+    name, exported, gaussian_moments, monkeypatch
+):
+    """Errors in units of the smaller of σ and the interval's width, and of the square of it.
+
+    The mean is rounded to half a unit of a bound several times. Bounds must be exact in float32.
+    """
+    model, corners = MODELS[name]
+    low, high = corners
+    scale = 6 if name == "Hardsigmoid" else 1
+    for std in [10.0**k for k in range(-6, 7)]:
+        z = torch.tensor([-1e3, -5.0, -2.0, -0.4, 0.0, 0.7, 3.0, 40.0], dtype=torch.float64)
+        mean = torch.cat([c + z * std for c in (low, (low + high) / 2, high)]).float()
+        x = Moments(mean, torch.full_like(mean, std**2))
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.compiler, "is_exporting", lambda: exported)
+            out = propagate(model)(x)
+        unit = min(x.variance[0].item() ** 0.5, high - low) / scale
+        value = 1 if name == "Hardsigmoid" else max(abs(low), abs(high))
+        for m, v, got_mean, got in zip(
+            *(c.tolist() for c in (mean, x.variance, out.mean, out.variance)), strict=True
+        ):
+            expected_mean, expected = gaussian_moments(model, m, v**0.5, corners)
+            # Integration itself rounds its nodes to half a unit of the mean.
+            rounding = 4e-16 * abs(m) / v**0.5
+            assert abs(got_mean - expected_mean) <= 4e-7 * unit + 1.2e-7 * value
+            assert abs(got - expected) <= (1e-6 + rounding) * unit**2
+            assert 0 <= got <= ((high - low) / (2 * scale)) ** 2 * (1 + 1e-7)
+
+
+def test_the_gradient_is_finite_at_any_width():
+    variance = torch.logspace(-12, 12, 25).requires_grad_()
+    mean = torch.linspace(-8, 14, 25).requires_grad_()
+    out = propagate(nn.ReLU6())(Moments(mean, variance))
+    (out.mean + out.variance).sum().backward()
+    assert mean.grad.isfinite().all()
+    assert variance.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, math.inf), (-math.inf, 1.0), (2.0, 2.0)])
+def test_infinite_and_equal_bounds(low, high, gaussian_moments):
+    model = Call(lambda x: x.clamp(low, high))
+    out = propagate(model)(Moments(torch.tensor([0.3]), torch.tensor([1.0])))
+    corners = [bound for bound in (low, high) if math.isfinite(bound)]
+    expected = gaussian_moments(model, 0.3, 1.0, corners)
+    assert out.mean.item() == pytest.approx(expected[0], abs=1e-6)
+    assert out.variance.item() == pytest.approx(expected[1], abs=1e-6)
 
 
 @pytest.mark.parametrize("bounds", [(None, None), (2.0, 1.0), (torch.tensor(0.0), None)])

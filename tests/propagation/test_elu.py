@@ -4,6 +4,7 @@ import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
+from function_models import Call
 from torch import nn
 
 from penumbra.propagation import Moments, propagate
@@ -15,17 +16,6 @@ LAYERS = {
     "SELU": (nn.SELU(), {"alpha": 1.6732632423543772, "scale": 1.0507009873554805}),
     "CELU": (nn.CELU(1.7), {"alpha": 1.7, "rate": 1 / 1.7}),
 }
-
-
-class Call(nn.Module):
-    """A function as a model."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def exact(mean, variance, alpha=1.0, scale=1.0, rate=1.0):

@@ -124,5 +124,5 @@ def test_gains_of_another_model_are_refused():
 def test_without_an_affine_layer_behind_noise_there_is_nothing_to_fit():
     model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Dropout(0.5)).eval()
     x = torch.rand(1, 1, 2, 2)
-    with pytest.raises(PropagationError, match="nothing to calibrate"):
+    with pytest.raises(PropagationError, match="no gains to fit"):
         fit_gains(propagate(model), [Example(x, x, x, 10)], steps=1)

@@ -3,22 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from function_models import Call
 from torch import nn
 
 from penumbra.propagation import Moments, propagate
 
 RNG = torch.Generator().manual_seed(0)
-
-
-class Call(nn.Module):
-    """A function as a model."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def settled(norm):

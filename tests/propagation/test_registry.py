@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from function_models import Net
 from torch import nn
 
 from penumbra.propagation import (
@@ -78,16 +79,11 @@ def test_a_rule_for_a_function_and_for_a_method():
     def fractional(x: Moments) -> Moments:
         return Moments(x.mean.frac(), x.variance)
 
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.noise = nn.Dropout(0.5)
+    def both(net, x):
+        x = net.noise(x)
+        return torch.frac(x), x.frac()
 
-        def forward(self, x):
-            x = self.noise(x)
-            return torch.frac(x), x.frac()
-
-    for out in propagate(Net().eval())(X):
+    for out in propagate(Net(both, noise=nn.Dropout(0.5)))(X):
         torch.testing.assert_close(out.variance, X.square())
 
 

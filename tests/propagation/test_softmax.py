@@ -4,21 +4,10 @@ import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
+from function_models import Call
 from torch import nn
 
 from penumbra.propagation import Moments, propagate
-
-
-class Call(nn.Module):
-    """A function as a model."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
 
 SHAPES = {
     "F.softmax": (lambda x: F.softmax(x, dim=1), (2, 5, 3)),

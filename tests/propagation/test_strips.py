@@ -42,8 +42,8 @@ def test_what_is_short_stays_in_one_piece():
 @pytest.mark.parametrize("shape", [(700,), (37, 29), (2, 5, 33, 17)])
 def test_rules_give_what_they_give_in_one_piece(monkeypatch, shape):
     mean, variance = drawn(*shape), drawn(*shape).square()
-    x = Moments(mean.reshape(-1, 1, mean.shape[-1]).expand(-1, 4, -1) * torch.arange(4.0)[:, None])
-    x = Moments(x.mean, variance.reshape(-1, 1, mean.shape[-1]).expand(-1, 4, -1))
+    scores = mean.reshape(-1, 1, mean.shape[-1]).expand(-1, 4, -1) * torch.arange(4.0)[:, None]
+    x = Moments(scores, variance.reshape(-1, 1, mean.shape[-1]).expand(-1, 4, -1))
 
     def both() -> list[torch.Tensor]:
         probabilities = softmax.softmax_of_gaussian(x, 1)

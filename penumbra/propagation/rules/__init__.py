@@ -1,17 +1,15 @@
 """The rules, by family. Importing this package registers them."""
 
-from penumbra.propagation.rules import (  # noqa: F401
-    activation,
-    affine,
-    arithmetic,
-    clipped,
-    elu,
-    logistic,
-    noise,
-    normalization,
-    pooling,
-    resampling,
-    smooth,
-    softmax,
-    structural,
-)
+import penumbra.propagation.rules.activation
+import penumbra.propagation.rules.affine
+import penumbra.propagation.rules.arithmetic
+import penumbra.propagation.rules.clipped
+import penumbra.propagation.rules.elu
+import penumbra.propagation.rules.logistic
+import penumbra.propagation.rules.noise
+import penumbra.propagation.rules.normalization
+import penumbra.propagation.rules.pooling
+import penumbra.propagation.rules.resampling
+import penumbra.propagation.rules.smooth
+import penumbra.propagation.rules.softmax
+import penumbra.propagation.rules.structural  # noqa: F401

@@ -1,6 +1,6 @@
 """Activations with one corner: ReLU, leaky ReLU, PReLU and the absolute value.
 
-Two forms are had by all activations: "jacobian" is the paper's first-order error propagation,
+All activations have two forms: "jacobian" is the paper's first-order error propagation,
 Var[f(x)] ≈ f'(μ)² Var[x] with the mean f(μ); "moment" takes x as Gaussian and integrates.
 """
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penumbra.propagation.gaussian import corner, rectified
-from penumbra.propagation.moments import Moments
+from penumbra.propagation.moments import Moments, RectifiedMoments
 from penumbra.propagation.registry import layer, rule
 
 _RELU = (F.relu, F.relu_, torch.relu, torch.relu_, "relu", "relu_")
@@ -27,21 +27,16 @@ layer(nn.PReLU, F.prelu, "weight")
 
 @rule(*_RELU, relu="jacobian")
 def relu_jacobian(x: Moments, inplace: bool = False) -> Moments:
-    """The supplement's Jacobian: the variance passes where the mean is positive."""
-    # The gate of ReLU's own backward pass: one operation that torch has a fast kernel for.
+    """The supplement's Jacobian: the variance passes if the mean is positive."""
+    # The gate of ReLU's backward pass: one operation with a fast kernel.
     gated = torch.ops.aten.threshold_backward(x.variance, x.mean, 0)
     return Moments(x.mean.clamp(min=0), gated)
 
 
 @rule(*_RELU, relu="moment")
 def relu_moment(x: Moments, inplace: bool = False) -> Moments:
-    """Mean and variance of a rectified Gaussian (see `gaussian.rectified`).
-
-    Its median, max(0, μ), is noted: it says what most samples do, in particular nothing.
-    """
-    result = Moments(*rectified(x.mean, x.variance))
-    object.__setattr__(result, "median", lambda: x.mean.clamp(min=0))
-    return result
+    """Mean and variance of a rectified Gaussian (see `gaussian.rectified`)."""
+    return RectifiedMoments(*rectified(x.mean, x.variance), unrectified=x.mean)
 
 
 @rule(*_LEAKY_RELU, relu="jacobian")
@@ -57,9 +52,9 @@ def leaky_relu_jacobian(
 def leaky_relu_moment(
     x: Moments, negative_slope: float | Tensor = 0.01, inplace: bool = False
 ) -> Moments:
-    """Slopes α and one in `gaussian.corner`: E = f(μ) + (1-α) σ g,
+    """Slopes α and one in `gaussian.corner`:
 
-    Var = σ² (Φ + α² (1-Φ) - (1-α)² h).
+    E = f(μ) + (1-α) σ g,    Var = σ² (Φ + α² (1-Φ) - (1-α)² h).
     """
     std = x.variance.sqrt()
     at_zero = corner(x.mean, std)
@@ -92,7 +87,7 @@ def prelu_moment(x: Moments, weight: Tensor) -> Moments:
 
 @rule(*_ABSOLUTE, relu="jacobian")
 def absolute_jacobian(x: Moments) -> Moments:
-    """The slope is 1 or -1: the variance stays."""
+    """The slope is 1 or -1: the variance does not change."""
     return leaky_relu_jacobian(x, -1.0)
 
 

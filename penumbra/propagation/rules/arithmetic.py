@@ -1,9 +1,9 @@
 """Arithmetic of values, and sums over their dimensions.
 
-Two different uncertain values are taken as independent, which skip connections are only nearly: it
-is the diagonal approximation. One value used twice is exact, also scaled and shifted: `x + x` has
-four times the variance of x, `x - x` none, `x - x / 2` a quarter. Rearranged (`x + x.flip(0)`,
-`x @ x.mT`) or sent through another layer it counts as a different value.
+Two different uncertain values are taken as independent, which is only approximately true of skip
+connections (the diagonal approximation). One value used twice is exact, also scaled and shifted:
+`x + x` has four times the variance of x, `x - x` none, `x - x / 2` a quarter. A rearranged value
+(`x + x.flip(0)`, `x @ x.mT`), or one behind another layer, counts as a different value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ import torch
 from torch import Tensor
 
 from penumbra.propagation.errors import PropagationError
-from penumbra.propagation.moments import ChannelMoments, Moments, map_within_channels
+from penumbra.propagation.moments import (
+    ChannelMoments,
+    Moments,
+    map_within_channels,
+    own_and_shared,
+)
 from penumbra.propagation.registry import rule
 
 
@@ -35,7 +40,7 @@ def add(x: Any, y: Any, *, alpha: float = 1) -> Moments:
 
 
 def _sum(x: Moments, y: Moments) -> Moments:
-    """Of independent values. Noise that either shares along its channels stays shared."""
+    """The sum of independent values. Noise that a channel shares stays shared."""
     mean = x.mean + y.mean
     blocks = {v.channels for v in (x, y) if isinstance(v, ChannelMoments)}
     if len(blocks) != 1 or not mean.shape == x.mean.shape == y.mean.shape:
@@ -45,14 +50,9 @@ def _sum(x: Moments, y: Moments) -> Moments:
     return ChannelMoments(mean, independent, some + others, blocks.pop())
 
 
-def own_and_shared(x: Moments) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-    """The variance that is each element's own, and the factors that channels share."""
-    return (x.independent, x.factors) if isinstance(x, ChannelMoments) else (x.variance, ())
-
-
 @rule(operator.sub, operator.isub, torch.sub, torch.subtract, "sub", "sub_", "subtract", "__sub__")
 def subtract(x: Any, y: Any, *, alpha: float = 1) -> Moments:
-    """V_x + α² V_y; a value minus itself is exactly zero."""
+    """V_x + α² V_y; zero for a value minus itself."""
     return add(x, y, alpha=-alpha)
 
 
@@ -116,7 +116,7 @@ def square(x: Moments) -> Moments:
 
 @rule(operator.pow, operator.ipow, torch.pow, "pow", "pow_", "__pow__")
 def power(x: Any, exponent: Any) -> Moments:
-    """x² as `square`, x¹ as it is; no other power has a rule."""
+    """x² as `square`, x¹ unchanged; other powers have no rule."""
     if (
         not isinstance(x, Moments)
         or isinstance(exponent, (Moments, Tensor))
@@ -136,8 +136,8 @@ def exponential(x: Moments) -> Moments:
 
 
 def _moved(x: Moments, factor: float | Tensor, mean: Tensor) -> Moments:
-    """factor·x plus whatever constant gives this mean; it remembers that it was made from x."""
-    if mean.shape != x.mean.shape:  # copies of elements: the diagonal forgets that they are equal
+    """factor·x plus the constant that gives this mean; the result remembers x as its origin."""
+    if mean.shape != x.mean.shape:  # broadcast: the diagonal does not know that copies are equal
         return Moments(mean, (x.variance * (factor * factor)).expand(mean.shape))
     shifted = not isinstance(factor, Tensor) and factor == 1
     result = map_within_channels(
@@ -153,7 +153,7 @@ def _moved(x: Moments, factor: float | Tensor, mean: Tensor) -> Moments:
 
 
 def _origin(x: Moments) -> tuple[Moments, float | Tensor]:
-    """The value z and the factor a of x = a·z + constant, as far as arithmetic knows."""
+    """The value z and the factor a of x = a·z + constant, if x was made by arithmetic."""
     return x.origin or (x, 1)
 
 
@@ -162,7 +162,7 @@ def _origin(x: Moments) -> tuple[Moments, float | Tensor]:
 
 @rule(torch.sum, "sum")
 def total(x: Moments, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Moments:
-    """Var[Σ x] = Σ V; what a channel shares is summed before it is squared."""
+    """Var[Σ x] = Σ V; factors that a channel shares are summed before they are squared."""
     return _reduced(Tensor.sum, x, dim, keepdim, dtype)
 
 
@@ -178,8 +178,7 @@ def _reduced(
     dims = _dimensions(x.mean.dim(), dim)
     positions = tuple(d for d in dims if d >= 2)
     if isinstance(x, ChannelMoments) and positions != dims:
-        # Within channels first, where noise is shared; then over channels and batch, where it
-        # is not.
+        # First within channels, which share noise; then over channels and batch, which do not.
         x = _reduced(reduce, x, positions, True, dtype) if positions else x
         x = x.diagonal()
     n = math.prod(x.mean.shape[d] for d in dims) if reduce is Tensor.mean else 1

@@ -62,11 +62,10 @@ def _moment(x: Moments, alpha: float, scale: float = 1.0, rate: float = 1.0) -> 
         E   = E[max(0,X)] + α (A₁ - N)
         Var = Var[max(0,X)] + α² (A₂ - A₁² - 2 A₁ (1-N) + N (1-N)) - 2 α E[max(0,X)] (A₁ - N).
 
-    The differences cancel where the variance is small. They are therefore computed in double
-    precision (in an exported graph, for which TensorRT has none, as they come) and left to
-    `_narrow` below the width at which both err alike. So the variance is right to 1e-6 σ² outside
-    of exported graphs and to 2e-3 σ² in a float32 one, 1e-4 σ² from σ = 0.1 on
-    (tests/propagation/test_elu.py).
+    The differences cancel if the variance is small. They are therefore computed in double
+    precision, except in an exported graph (TensorRT has none), and `_narrow` is used below the
+    width at which both have the same error. The variance is right to 1e-6 σ², in an exported
+    float32 graph to 2e-3 σ², and to 1e-4 σ² from σ = 0.1 on.
     """
     dtype = x.mean.dtype
     exact = dtype if torch.compiler.is_exporting() else torch.float64
@@ -82,7 +81,7 @@ def _moment(x: Moments, alpha: float, scale: float = 1.0, rate: float = 1.0) -> 
     spread = spread + negative * positive
     var = positive_part.variance + alpha**2 * spread - 2 * alpha * positive_part.mean * dip
     narrow = _narrow(mean, variance, alpha, rate)
-    # What was exported is computed in single precision, or has `_erfcx`, which is no better.
+    # An exported graph is in single precision, or has `_erfcx`, which is no better.
     precision = torch.float32 if torch.compiler.is_exporting() else torch.float64
     is_narrow = rate * std < torch.finfo(precision).eps ** 0.25
     var = torch.where(is_narrow, narrow.variance, var).clamp(min=0)
@@ -91,10 +90,10 @@ def _moment(x: Moments, alpha: float, scale: float = 1.0, rate: float = 1.0) -> 
 
 
 def _narrow(mean: Tensor, variance: Tensor, alpha: float, rate: float) -> Moments:
-    """The same (without `scale`) to second order in s = rate · σ; what is left out is O(s²).
+    """The same (without `scale`) to second order in s = rate · σ; the error is O(s²).
 
     In units of σ let u = X/σ, and w = u - min(z, 0), the distance from μ or, if μ is positive, from
-    zero. Below zero f is expanded there: a corner with slopes a = α r exp(r min(μ, 0)) and 1, and
+    zero. The expansion of f there is a corner with slopes a = α r exp(r min(μ, 0)) and 1, and
 
         (a s/2) T,   T = w² below zero, min(z, 0)² above it,
 
@@ -121,8 +120,8 @@ def _narrow(mean: Tensor, variance: Tensor, alpha: float, rate: float) -> Moment
 def _exponential_below_zero(mean: Tensor, variance: Tensor, std: Tensor, k: float) -> Tensor:
     """E[exp(kX); X < 0] = exp(-z²/2) · R(t) with t = z + kσ and R(t) = exp(t²/2) Q(t).
 
-    For t > 0 the scaled tail R keeps the huge exponential and the tiny tail from meeting; for
-    t ≤ 0 the exponent kμ + k²σ²/2 is negative, and the product is taken as it stands.
+    For t > 0 the scaled tail R avoids the product of a huge exponential and a tiny tail; for
+    t ≤ 0 the exponent kμ + k²σ²/2 is negative, and the product is computed directly.
     """
     z = standardized(mean, std)
     t = z + k * std
@@ -135,8 +134,9 @@ def _exponential_below_zero(mean: Tensor, variance: Tensor, std: Tensor, k: floa
 def _erfcx(x: Tensor) -> Tensor:
     """exp(x²) erfc(x) for x ≥ 0."""
     if not torch.compiler.is_exporting():
-        return torch.special.erfcx(x)
-    # Numerical Recipes' Chebyshev fit (relative error 1.2e-7), in operators that ONNX has.
+        scaled: Tensor = torch.special.erfcx(x)
+        return scaled
+    # The Chebyshev fit of Numerical Recipes (relative error 1.2e-7), in operators of ONNX.
     t = 1 / (1 + 0.5 * x)
     polynomial = torch.zeros_like(t)
     for coefficient in (

@@ -1,6 +1,6 @@
-"""Noise layers: where variance comes from.
+"""Noise sources.
 
-For independent X and Z the element-wise product has (Goodman 1960; the paper's Eq. for V[X^i])
+The element-wise product of independent X and Z has (Goodman 1960; the paper's Eq. for V[X^i])
 
     V[ZX] = E[X]² V[Z] + E[Z]² V[X] + V[X] V[Z].
 
@@ -22,10 +22,10 @@ from penumbra.propagation.layers import (
     MonteCarloBatchNorm,
     MultiplicativeGaussianNoise,
 )
-from penumbra.propagation.moments import ChannelMoments, Moments
+from penumbra.propagation.moments import ChannelMoments, Moments, own_and_shared
 from penumbra.propagation.registry import layer, noise
 
-# SELU's value at -∞, to which alpha dropout sets what it drops.
+# SELU's value at -∞: the value of dropped elements in alpha dropout.
 _ALPHA = -1.7580993408473766
 
 
@@ -48,7 +48,7 @@ def _multiplied(x: Tensor | Moments, noise_variance: float) -> Tensor | Moments:
 
 
 def _with_noise(x: Moments, variance: Tensor | float) -> Moments:
-    """More variance, of each element alone; what a channel shares stays shared."""
+    """Add independent variance to each element; noise shared by a channel stays shared."""
     if not isinstance(x, ChannelMoments):
         return Moments(x.mean, x.variance + variance)
     independent = torch.zeros_like(x.mean) if x.independent is None else x.independent
@@ -59,10 +59,9 @@ def _with_noise(x: Moments, variance: Tensor | float) -> Moments:
 def dropout(
     x: Tensor | Moments, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor | Moments:
-    """Every element dropped on its own: V = a² p/(1-p) + V p/(1-p) + V.
+    """Each element dropped independently: V = a² p/(1-p) + V p/(1-p) + V.
 
-    `training` is not asked: this is the noise of the model as it was trained, also when its
-    forward says `F.dropout(x, p, self.training)` and it is in eval mode.
+    `training` is ignored: `F.dropout(x, p, self.training)` is a noise source in eval mode, too.
     """
     return _multiplied(x, dropout_variance(p))
 
@@ -75,8 +74,8 @@ def channel_dropout(x: Tensor | Moments, p: float) -> Tensor | Moments:
 
         Cov(i, j) = p/(1-p) a_i a_j + δ_ij V_i (1 + p/(1-p)),
 
-    noise shared by the channel plus what was independent before. A factor that was shared before
-    stays shared, (1 + p/(1-p)) times as large in variance.
+    noise shared by the channel, plus the independent part. A factor that was shared before stays
+    shared, and its variance grows by (1 + p/(1-p)).
     """
     variance = dropout_variance(p)
     if variance == 0:
@@ -98,7 +97,7 @@ def _channel_dropout_rule(
     def channel_dropout_checked(
         x: Tensor | Moments, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> Tensor | Moments:
-        """As `channel_dropout`, for the inputs that torch takes as (batch, channel, ...)."""
+        """`channel_dropout` of an input that torch takes as (batch, channel, ...)."""
         shape = (x.mean if isinstance(x, Moments) else x).shape
         if len(shape) not in dimensions:
             raise PropagationError(
@@ -121,19 +120,19 @@ def alpha_dropout(
 ) -> Tensor | Moments:
     """y = a (α' + z (x - α')) + b, z ~ Bernoulli(q = 1-p), a = (q + α'² q p)^-½, b = -a α' p.
 
-    With w = x - α': E[y] = a (α' + q w) + b and V[y] = a² (q V[x] + q p E[w]²). Unlike other
-    dropout its mean under noise, a q x, is not the plain forward pass.
+    With w = x - α': E[y] = a (α' + q w) + b and V[y] = a² (q V[x] + q p E[w]²). Unlike that of
+    other dropout, its mean under noise, a q x, is not the plain forward pass.
     """
     dropout_variance(p)
     if p == 0:
         return x
     keep = 1 - p
     scale = (keep + _ALPHA**2 * keep * p) ** -0.5
-    x = x if isinstance(x, Moments) else Moments(x)
-    variance = keep * p * (x.mean - _ALPHA).square()
-    if x.variance is not None:
+    mean = x.mean if isinstance(x, Moments) else x
+    variance = keep * p * (mean - _ALPHA).square()
+    if isinstance(x, Moments):
         variance = variance + keep * x.variance
-    return Moments(scale * keep * x.mean, scale**2 * variance)
+    return Moments(scale * keep * mean, scale**2 * variance)
 
 
 layer(nn.AlphaDropout, F.alpha_dropout, "p")
@@ -141,9 +140,9 @@ layer(nn.AlphaDropout, F.alpha_dropout, "p")
 
 @noise(nn.FeatureAlphaDropout, F.feature_alpha_dropout)
 def feature_alpha_dropout(*arguments: object, **named_arguments: object) -> Moments:
-    """Refused: nobody has asked for it yet."""
+    """Not supported."""
     raise PropagationError(
-        "feature alpha dropout is not supported: use AlphaDropout (each element on its own) or "
+        "feature alpha dropout is not supported: use AlphaDropout (independent elements) or "
         "Dropout2d (whole channels)"
     )
 
@@ -168,16 +167,16 @@ def multiplicative_noise(
 
 @noise(MonteCarloBatchNorm)
 def monte_carlo_batch_norm(layer: MonteCarloBatchNorm, x: Tensor | Moments) -> Moments:
-    """y = γ (x - μ)(s) + β, where (μ, s = 1/σ) of a training batch are Gaussian per channel.
+    """y = γ (x - μ) s + β, where (μ, s = 1/σ) of a training batch are Gaussian per channel.
 
-    With d = x - E[μ], s̄ = E[s] and the covariance (V_μ, V_s, C) of the two, all positions of a
-    channel share the noise, and for exact x (third moments of a Gaussian vanish)
+    All positions of a channel share the noise. With d = x - E[μ], s̄ = E[s] and the covariance
+    (V_μ, V_s, C) of the two, an exact x has (third moments of a Gaussian vanish)
 
         E[y]      = γ (s̄ d - C) + β
         Cov(i, j) = γ² (V_s d_i d_j - s̄ C (d_i + d_j) + s̄² V_μ + V_μ V_s + C²),
 
-    a quadratic form in (d, 1): its Cholesky factor gives two shared factors. To an uncertain x of
-    covariance Σ it adds γ² E[s²] Σ, where E[s²] = s̄² + V_s.
+    a quadratic form in (d, 1), whose Cholesky factor gives two shared factors. The covariance Σ of
+    an uncertain x adds γ² E[s²] Σ, where E[s²] = s̄² + V_s.
     """
     mean = x.mean if isinstance(x, Moments) else x
     scale, shift, v_mean, v_scale, covariance, gamma, beta = layer.parameters_for(mean)
@@ -186,12 +185,11 @@ def monte_carlo_batch_norm(layer: MonteCarloBatchNorm, x: Tensor | Moments) -> M
     # Cholesky of [[V_s, -s̄ C], [-s̄ C, s̄² V_μ + V_μ V_s + C²]]; a channel without noise has 0/0.
     offset = torch.where(slope > 0, -scale * covariance / slope.clamp(min=1e-30), 0.0)
     rest = scale.square() * v_mean + v_mean * v_scale + covariance.square() - offset.square()
+    mean = gamma * (scale * d - covariance) + beta
     factors = (gamma * (slope * d + offset), (gamma * rest.clamp(min=0).sqrt()).expand_as(d))
-    independent = None
-    if isinstance(x, Moments):
-        gain = gamma * (scale.square() + v_scale).sqrt()
-        shared = x.factors if isinstance(x, ChannelMoments) else ()
-        factors += tuple(gain * factor for factor in shared)
-        independent = x.independent if isinstance(x, ChannelMoments) else x.variance
-        independent = None if independent is None else gain.square() * independent
-    return ChannelMoments(gamma * (scale * d - covariance) + beta, independent, factors)
+    if not isinstance(x, Moments):
+        return ChannelMoments(mean, None, factors)
+    gain = gamma * (scale.square() + v_scale).sqrt()
+    own, shared = own_and_shared(x)
+    independent = None if own is None else gain.square() * own
+    return ChannelMoments(mean, independent, factors + tuple(gain * factor for factor in shared))

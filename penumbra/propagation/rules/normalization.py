@@ -1,9 +1,10 @@
-"""Normalisation: batch norm in eval mode is affine, the others divide by what they normalise."""
+"""Normalisation: batch norm in eval mode is affine; others divide by statistics of their input."""
 
 from __future__ import annotations
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -14,11 +15,12 @@ from penumbra.propagation.registry import layer, rule
 
 @rule(F.batch_norm)
 def batch_norm(
-    x: Moments, running_mean: Tensor, running_var: Tensor, weight: Tensor | None = None,
-    bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+    x: Moments, running_mean: Tensor | None, running_var: Tensor | None,
+    weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
+    momentum: float = 0.1, eps: float = 1e-5,
 ) -> Moments:  # fmt: skip
     """V γ²/(σ² + ε): exact. (The authors' code divides by √(σ⁴ + ε).)"""
-    if training or running_mean is None:
+    if training or running_mean is None or running_var is None:
         raise PropagationError("batch norm needs its running statistics: call model.eval() first")
     shape = (1, -1) + (1,) * (x.mean.dim() - 2)
     scale = (running_var + eps).rsqrt()
@@ -38,13 +40,13 @@ for _norm in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm):
 def _self_normalized(
     x: Moments, normalized: Tensor, inverse_std: Tensor, dims: tuple[int, ...]
 ) -> Tensor:
-    """First-order variance of x̂ = (x - mean(x)) / std(x) over `dims`, all of them n elements.
+    """First-order variance of x̂ = (x - mean(x)) / std(x) over the n elements of `dims`.
 
     ∂x̂_i/∂x_j = (δ_ij - (1 + x̂_i x̂_j)/n) / std, so with independent x_j of variance V_j
 
         Var[x̂_i] = (V_i (1 - 2(1 + x̂_i²)/n) + Σ_j (1 + x̂_i x̂_j)² V_j / n²) / std².
 
-    Approximate in two ways: first order, and the result's correlations are dropped.
+    Approximate in two ways: first order, and correlations within the result are dropped.
     """
     v = x.variance
     n = math.prod(v.shape[dim] for dim in dims)
@@ -63,8 +65,8 @@ def group_norm(
 ) -> Moments:  # fmt: skip
     """Approximate: first order (see `_self_normalized`), group by group."""
     shape = x.mean.shape
-    mean = x.mean.unflatten(1, (num_groups, -1)).flatten(2)
-    grouped = Moments(mean, x.variance.unflatten(1, (num_groups, -1)).flatten(2))
+    mean = torch.unflatten(x.mean, 1, (num_groups, -1)).flatten(2)
+    grouped = Moments(mean, torch.unflatten(x.variance, 1, (num_groups, -1)).flatten(2))
     inverse_std = (mean.var(-1, correction=0, keepdim=True) + eps).rsqrt()
     normalized = (mean - mean.mean(-1, keepdim=True)) * inverse_std
     variance = _self_normalized(grouped, normalized, inverse_std, (-1,)).reshape(shape)
@@ -100,7 +102,7 @@ def instance_norm(
     weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True,
     momentum: float = 0.1, eps: float = 1e-5,
 ) -> Moments:  # fmt: skip
-    """Approximate: group norm with one channel per group; affine if by running statistics."""
+    """Approximate: group norm with one channel per group. Affine with running statistics."""
     if not use_input_stats:
         return batch_norm(x, running_mean, running_var, weight, bias, eps=eps)
     return group_norm(x, x.mean.shape[1], weight, bias, eps)
@@ -109,7 +111,7 @@ def instance_norm(
 def _instance_norm_layer(module_type: type[nn.Module], dimensions: int) -> None:
     @rule(module_type)
     def instance_norm_layer(norm: nn.InstanceNorm2d, x: Moments) -> Moments:
-        """As the function, also for one picture without a batch."""
+        """As the function, also for an input without a batch dimension."""
         unbatched = x.mean.dim() == dimensions + 1
         x = Moments(x.mean[None], x.variance[None]) if unbatched else x
         by_input = norm.training or not norm.track_running_stats

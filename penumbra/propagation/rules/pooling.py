@@ -1,6 +1,6 @@
 """Pooling and unpooling.
 
-Averages are affine within a channel: exact on independent inputs, and on noise shared by the
+Averages are affine within a channel: exact for independent inputs and for noise shared by the
 channel. The maximum has two rules: "argmax" follows the element with the largest mean, as the
 plain network does; "moment" takes the window as independent Gaussians (Clark 1961).
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from types import EllipsisType
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def _over_windows(like: Tensor, counts: Sequence[list[int]]) -> Tensor:
 def _elements(
     index: int, size: int, outputs: int, kernel: int, stride: int, padding: int, with_padding: bool
 ) -> int:
-    """How many elements along one dimension torch divides a window by."""
+    """The number of elements along one dimension that torch divides a window by."""
     start = index * stride - padding
     stop = min(start + kernel, size + padding)
     return stop - start if with_padding else min(stop, size) - max(start, 0)
@@ -59,7 +60,7 @@ def _average_rule(average: Callable[..., Tensor], dimensions: int) -> Callable[.
     ) -> Moments:  # fmt: skip
         """Var = Σ V / n², where n is the divisor of each window (it varies at the borders).
 
-        torch.onnx.export drops `divisor_override` without a word, so it is multiplied in.
+        torch.onnx.export silently ignores `divisor_override`, so it is multiplied in.
         """
         kernel, padding = _tuple(kernel_size, dimensions), _tuple(padding, dimensions)
         stride = kernel if stride is None or stride == [] else _tuple(stride, dimensions)
@@ -95,7 +96,7 @@ def average_pool_1d(
     x: Moments, kernel_size: Any, stride: Any = None, padding: Any = 0,
     ceil_mode: bool = False, count_include_pad: bool = True,
 ) -> Moments:  # fmt: skip
-    """Average pooling of a picture of height one."""
+    """Average pooling of an image of height one."""
     kernel, step, pad = (
         None if value is None else (first, *_tuple(value, 1))
         for value, first in ((kernel_size, 1), (stride, 1), (padding, 0))
@@ -148,7 +149,7 @@ def _maximum_rule(
 ) -> None:
     def argmax(x: Moments, *geometry: Any, **named: Any) -> tuple[Moments, Tensor]:
         _, indices = with_indices(x.typical, *geometry, **named)
-        # Noise shared by a channel scales or shifts all of a window alike: it follows the argmax.
+        # Noise shared by a channel scales or shifts a whole window, so it follows the argmax.
         chosen = map_within_channels(x, lambda v: gather_positions(v, indices, dimensions))
         return chosen, indices
 
@@ -158,11 +159,7 @@ def _maximum_rule(
     ) -> tuple[Moments, Tensor]:  # fmt: skip
         """Fold the window with `maximum_of_gaussians`, which is exact for two elements.
 
-        The maximum of two is then taken as Gaussian. For four elements of one mean and variance
-        the mean is off by 0.002 σ and the variance by 0.022 σ² (of 0.49 σ²). If variances differ
-        up to tenfold, the errors are below 0.05 and 0.12 of the largest σ and σ² (0.004 and 0.022
-        on average), up to a thousandfold, below 0.15 and 0.2 (0.01 and 0.03). A tournament of pairs
-        is no better (tests/propagation/test_pooling.py).
+        The maximum of two is then taken as Gaussian; docs/rules.md has the error for more.
         """
         stride = kernel_size if stride is None else stride
         mean, indices = with_indices(x.mean, kernel_size, stride, padding, dilation, ceil_mode)
@@ -191,7 +188,7 @@ def _maximum_rule(
                 x: Moments, kernel_size: Any, stride: Any = None, padding: Any = 0,
                 dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
             ) -> Moments | tuple[Moments, Tensor]:  # fmt: skip
-                """The largest of each window; the indices are those of the largest means."""
+                """The maximum of each window; the indices are those of the largest means."""
                 largest, indices = compute(x, kernel_size, stride, padding, dilation, ceil_mode)
                 return (largest, indices) if return_indices else largest
 
@@ -200,7 +197,7 @@ def _maximum_rule(
                 x: Moments, kernel_size: Any, stride: Any = None, padding: Any = 0,
                 dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = True,
             ) -> tuple[Moments, Tensor]:  # fmt: skip
-                """As above."""
+                """The same, always with indices."""
                 return compute(x, kernel_size, stride, padding, dilation, ceil_mode)
 
         register(compute, form)
@@ -226,7 +223,7 @@ def _windows(
     x: Moments, output: Sequence[int], kernel: tuple[int, ...], stride: tuple[int, ...],
     padding: tuple[int, ...], dilation: tuple[int, ...],
 ) -> Iterator[tuple[Moments, Tensor]]:  # fmt: skip
-    """For each place in the kernel: the value there in every window, and whether it exists."""
+    """For each position in the kernel: its value in every window, and whether it exists."""
     sizes = x.mean.shape[-len(kernel) :]
     reach = [
         (n - 1) * s + (k - 1) * d + 1
@@ -240,7 +237,7 @@ def _windows(
     exists = torch.ones_like(_one_channel(x.mean, len(kernel)))
     padded = [F.pad(value, pads) for value in (x.mean, x.variance, exists)]
     for offsets in itertools.product(*(range(k) for k in kernel)):
-        place = (..., *(
+        place: tuple[EllipsisType | slice, ...] = (..., *(
             slice(o * d, o * d + (n - 1) * s + 1, s)
             for o, n, s, d in zip(offsets, output, stride, dilation, strict=True)
         ))  # fmt: skip
@@ -259,7 +256,7 @@ layer(nn.MaxPool3d, F.max_pool3d, *_MAXIMUM)
 def _unpool_rule(function: Callable[..., Tensor], module_type: type[nn.Module]) -> None:
     @rule(function)
     def unpool(x: Moments, indices: Tensor, *geometry: Any, **named: Any) -> Moments:
-        """Every value back to where it came from, zeros (which are exact) elsewhere."""
+        """Every value back at its position, exact zeros elsewhere."""
         return map_within_channels(x, lambda v: function(v, indices, *geometry, **named))
 
     @rule(module_type)

@@ -21,31 +21,31 @@ def interpolate(
 ) -> Moments:  # fmt: skip
     """Σ w² V. Interpolation is separable, and so are its squared weights.
 
-    The weights of each dimension are read off torch itself, by interpolating a unit matrix.
+    The weights of each dimension are those of torch itself, found by interpolating a unit matrix.
     """
     dimensions = x.mean.dim() - 2
-    shared = {
-        "mode": mode,
-        "align_corners": align_corners,
-        "recompute_scale_factor": recompute_scale_factor,
-        "antialias": antialias,
-    }
+
+    def interpolated(value: Tensor, size: Any, scale_factor: Any) -> Tensor:
+        result: Tensor = F.interpolate(
+            value, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
+        )
+        return result
 
     def resample(value: Tensor) -> Tensor:
-        return F.interpolate(value, size, scale_factor, **shared)
+        return interpolated(value, size, scale_factor)
 
     def weights(length: int, axis: int, like: Tensor) -> Tensor:
-        """(length, new length): how much of each old element stands in each new one.
+        """(length, new length): the weight of each old element in each new one.
 
-        Whatever the axis, it is laid along the last dimension: torch 2.13 computes antialiased
-        columns of pictures that are one pixel wide wrongly.
+        Every axis is put along the last dimension: torch 2.13 computes antialiased columns of
+        images that are one pixel wide wrongly.
         """
         other = dimensions - 1
         unit = torch.eye(length, dtype=like.dtype, device=like.device)
         unit = unit.reshape(1, length, *(1,) * other, length)
         new_size = None if size is None else [*(1,) * other, _of(size, axis)]
         new_scale = None if scale_factor is None else [*(1.0,) * other, _of(scale_factor, axis)]
-        return F.interpolate(unit, new_size, new_scale, **shared).reshape(length, -1)
+        return interpolated(unit, new_size, new_scale).reshape(length, -1)
 
     def squared(variance: Tensor) -> Tensor:
         if mode.startswith("nearest"):
@@ -73,17 +73,15 @@ layer(nn.UpsamplingBilinear2d, F.interpolate, *_RESAMPLING)
 def pad(x: Moments, pad: Any, mode: str = "constant", value: float | None = None) -> Moments:
     """Constants are exact; reflected and repeated elements keep their variance.
 
-    That two elements are now the same is forgotten by the diagonal, not by noise shared by a
-    channel.
+    The diagonal does not know that repeated elements are equal; noise shared by a channel does.
     """
     if isinstance(value, Moments):
         raise PropagationError("the constant of a padding cannot be uncertain")
-    plain = {"mode": mode} if mode != "constant" else {}
     x = x if len(pad) <= 2 * (x.mean.dim() - 2) else x.diagonal()
     return map_within_channels(
         x,
         lambda v: F.pad(v, pad, mode, value),
-        lambda v: F.pad(v, pad, **plain),
+        lambda v: F.pad(v, pad, mode),
     )
 
 

@@ -1,4 +1,4 @@
-"""Softmax and log-softmax: by the Jacobian over independent classes, or with their covariance."""
+"""Softmax and log-softmax: by the Jacobian for independent classes, or with their covariance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 from penumbra.propagation.moments import MixedMoments, Moments
 from penumbra.propagation.registry import layer, rule
-from penumbra.propagation.rules import one_vs_rest
+from penumbra.propagation.rules.one_vs_rest import (
+    LogOdds,
+    contrasts,
+    log_odds,
+    log_odds_of_factors,
+    probabilities,
+)
 from penumbra.propagation.strips import in_strips
 
 layer(nn.Softmax, F.softmax, "dim")
@@ -44,8 +50,8 @@ def log_softmax(
 def _log_softmax_variance(s: Tensor, variance: Tensor, dim: int) -> Tensor:
     """V_k (1 - 2 s_k) + Σ_j s_j² V_j = V_k (1 - s_k)² + Σ_{j≠k} s_j² V_j, a sum of positive terms.
 
-    A class with s_k > 1/2 (there is at most one) would cancel in the first form, and a confident
-    prediction lose its variance in float32: it takes the second, with 1 - s_k as a sum as well.
+    For a class with s_k > 1/2 (there is at most one) the first form cancels, and a confident
+    prediction would lose its variance in float32. It takes the second, with 1 - s_k as a sum.
     """
     likely = s > 0.5
     others = torch.where(likely, 0.0, s)
@@ -64,7 +70,7 @@ def _dtype(third: Any, dtype: Any) -> Any:
 
 
 def _class_dimension(x: Moments) -> int:
-    """torch's own choice where `dim` is left out: 0 for 0, 1 and 3 dimensions, otherwise 1."""
+    """torch's default for `dim`: 0 for 0, 1 and 3 dimensions, otherwise 1."""
     return 0 if x.mean.dim() in (0, 1, 3) else 1
 
 
@@ -72,16 +78,16 @@ def _class_dimension(x: Moments) -> int:
 def softmax_of_gaussian(
     x: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype: Any = None
 ) -> Moments:
-    """One class against the rest, over the covariance that the scores have at their position."""
+    """Each class against the rest (see `one_vs_rest`), with the scores' covariance."""
     dim = _class_dimension(x) if dim is None else dim
-    if x.mean.dim() == 0 or x.mean.shape[dim] == 1:  # one class has no rest, and no variance
+    if x.mean.dim() == 0 or x.mean.shape[dim] == 1:  # one class has variance zero
         return softmax(x, dim, _stacklevel, dtype)
     odds_of, known, back = _log_odds(x, dim, _dtype(_stacklevel, dtype))
 
-    def probabilities(mean: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-        return one_vs_rest.probabilities(odds_of(mean, known))
+    def moments(mean: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+        return probabilities(odds_of(mean, known))
 
-    mean, variance = in_strips(probabilities, *known, dim=-1)
+    mean, variance = in_strips(moments, *known, dim=-1)
     return Moments(back(mean), back(variance))
 
 
@@ -89,7 +95,7 @@ def softmax_of_gaussian(
 def log_softmax_of_gaussian(
     x: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype: Any = None
 ) -> Moments:
-    """First order, over the covariance: log p_k changes by (1 - s_k) times the log-odds."""
+    """First order, with the covariance: log p_k changes by (1 - s_k) times the log-odds."""
     dim = _class_dimension(x) if dim is None else dim
     if x.mean.dim() == 0 or x.mean.shape[dim] == 1:
         return log_softmax(x, dim, _stacklevel, dtype)
@@ -102,15 +108,15 @@ def log_softmax_of_gaussian(
 def _log_odds(
     x: Moments, dim: int, dtype: torch.dtype | None
 ) -> tuple[
-    Callable[[Tensor, Tensor], one_vs_rest.LogOdds],
+    Callable[[Tensor, Tensor], LogOdds],
     tuple[Tensor, Tensor],
     Callable[[Tensor], Tensor],
 ]:
-    """How to get the log-odds, from what (classes second of three dimensions), and the way back.
+    """A function for the log-odds, its arguments (batch, classes, positions), and the way back.
 
-    Pictures too become rows of pixels, one for each class: a CPU runtime that has put the channels
-    last for its convolutions would otherwise stay with it, and maxima and sums over few classes are
-    several times slower there.
+    Images too become rows of pixels, one for each class: a CPU runtime that stores channels last
+    for its convolutions would otherwise keep that order, in which maxima and sums over few classes
+    are several times slower.
     """
     shape, dim = x.mean.shape, dim % x.mean.dim()
 
@@ -120,20 +126,22 @@ def _log_odds(
             return value.unsqueeze(0)
         return value.flatten(0, dim - 1) if dim > 1 else value
 
-    rows = one_vs_rest.contrasts(shape[dim], x.mean)
     mean = _as(classes_second(x.mean), dtype)
-    mixed = isinstance(x, MixedMoments) and x.dim == dim - len(shape)
-    if mixed and x.factors is not None:
-        loadings, sources = x.factors
+    mixed = x if isinstance(x, MixedMoments) and x.dim == dim - len(shape) else None
+    odds_of: Callable[[Tensor, Tensor], LogOdds]
+    if mixed is not None and mixed.factors is not None:
+        loadings, sources = mixed.factors
         known = _as(classes_second(sources()), dtype)
-        odds_of = partial(one_vs_rest.log_odds_of_factors, _as(loadings, dtype))
+        odds_of = partial(log_odds_of_factors, _as(loadings, dtype))
     else:
-        # If nothing is known of how the classes vary together: as if they did not.
-        pairs = x.of(rows) if mixed else None
-        known = rows.abs() @ classes_second(x.variance) if pairs is None else classes_second(pairs)
-        known, odds_of = _as(known, dtype), one_vs_rest.log_odds
+        rows = contrasts(shape[dim], x.mean)
+        if mixed is not None:
+            known = classes_second(mixed.of(rows))
+        else:  # nothing is known of the classes' covariance: take them as independent
+            known = rows.abs() @ classes_second(x.variance)
+        known, odds_of = _as(known, dtype), log_odds
     if dim == 1 and len(shape) > 2:
-        return odds_of, (mean, known), lambda value: value.unflatten(2, shape[2:])
+        return odds_of, (mean, known), lambda value: torch.unflatten(value, 2, shape[2:])
     return odds_of, (mean, known), lambda value: value.reshape(shape)
 
 

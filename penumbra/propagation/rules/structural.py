@@ -1,4 +1,4 @@
-"""Values put together and taken apart, and the rearranging of their elements."""
+"""Joining, splitting and rearranging values."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from penumbra.propagation.moments import (
     MixedMoments,
     Moments,
     map_within_channels,
+    own_and_shared,
 )
 from penumbra.propagation.registry import layer, rule
-from penumbra.propagation.rules.arithmetic import own_and_shared
 
 
 def rearranged(x: Moments, move: Callable[[Tensor], Tensor]) -> Moments:
-    """The same elements in other places; what is known of channels is lost with their places."""
+    """The same elements at other positions; what is known of channels is dropped."""
     return Moments(move(x.mean), move(x.variance))
 
 
@@ -39,17 +39,18 @@ def _mean_of(x: Tensor | Moments) -> Tensor:
 
 @rule(torch.cat, torch.concat, torch.concatenate)
 def concatenate(values: Sequence[Tensor | Moments], dim: int = 0) -> Moments:
-    """Side by side; exact values have no variance, and channels share what they shared."""
+    """Side by side. Exact values have variance zero; noise that a channel shares stays shared."""
     mean = torch.cat([_mean_of(v) for v in values], dim)
     shared = [v for v in values if isinstance(v, ChannelMoments)]
     if not shared or dim % mean.dim() != 1 or any(v.channels != v.mean.shape[1] for v in shared):
         return Moments(mean, torch.cat([_variance_of(v) for v in values], dim))
-    parts = [own_and_shared(v) if isinstance(v, Moments) else (None, ()) for v in values]
+    exact: tuple[Tensor | None, tuple[Tensor, ...]] = (None, ())
+    parts = [own_and_shared(v) if isinstance(v, Moments) else exact for v in values]
     zeros = [torch.zeros_like(_mean_of(v)) for v in values]
     independent = None
     if any(own is not None for own, _ in parts):
-        own = [zero if own is None else own for (own, _), zero in zip(parts, zeros, strict=True)]
-        independent = torch.cat(own, 1)
+        filled = [zero if own is None else own for (own, _), zero in zip(parts, zeros, strict=True)]
+        independent = torch.cat(filled, 1)
     count = max(len(factors) for _, factors in parts)
     factors = (
         torch.cat([f[k] if k < len(f) else z for (_, f), z in zip(parts, zeros, strict=True)], 1)
@@ -60,14 +61,14 @@ def concatenate(values: Sequence[Tensor | Moments], dim: int = 0) -> Moments:
 
 @rule(torch.stack)
 def stack(values: Sequence[Tensor | Moments], dim: int = 0) -> Moments:
-    """One above the other."""
+    """Along a new dimension."""
     return Moments(
         torch.stack([_mean_of(v) for v in values], dim),
         torch.stack([_variance_of(v) for v in values], dim),
     )
 
 
-# ---- one value, elements in other places ---------------------------------------------------------
+# ---- one value, elements at other positions ------------------------------------------------------
 
 
 @rule(operator.getitem)
@@ -76,7 +77,8 @@ def item(x: Any, index: Any) -> Any:
     if not isinstance(x, Moments):
         return x[index]
     entries = index if isinstance(index, tuple) else (index,)
-    if _whole_channels(x) and all(isinstance(e, slice) or e is Ellipsis for e in entries):
+    slices = all(isinstance(e, slice) or e is Ellipsis for e in entries)
+    if isinstance(x, ChannelMoments) and _whole_channels(x) and slices:
         independent = None if x.independent is None else x.independent[index]
         return ChannelMoments(x.mean[index], independent, tuple(f[index] for f in x.factors))
     if isinstance(x, MixedMoments) and _keeps_dimension(x.dim, x.mean.dim(), entries):
@@ -84,33 +86,33 @@ def item(x: Any, index: Any) -> Any:
     return Moments(x.mean[index], x.variance[index])
 
 
-def _keeps_dimension(dim: int, dimensions: int, entries: tuple) -> bool:
-    """Whether an index of slices takes the whole of a dimension (counted from the end)."""
+def _keeps_dimension(dim: int, dimensions: int, entries: tuple[Any, ...]) -> bool:
+    """Whether an index of slices keeps all of a dimension (counted from the end)."""
     if not all(isinstance(e, slice) or e is Ellipsis for e in entries):
         return False
     around = Ellipsis in entries
     before = entries[: entries.index(Ellipsis)] if around else entries
     after = entries[len(before) + 1 :]
     if -dim <= len(after):
-        return after[dim] == slice(None)
+        return bool(after[dim] == slice(None))
     place = dimensions + dim
-    return place >= len(before) or before[place] == slice(None)
+    return place >= len(before) or bool(before[place] == slice(None))
 
 
 def _whole_channels(x: Moments) -> bool:
-    """Whether noise is shared by channels as dimension 1 has them (not by blocks, flattened)."""
+    """Whether noise is shared by the channels of dimension 1 (not by blocks of a flattened one)."""
     return isinstance(x, ChannelMoments) and x.channels == x.mean.shape[1]
 
 
 @rule(torch.flatten, "flatten")
 def flatten(x: Moments, start_dim: int = 0, end_dim: int = -1) -> Moments:
-    """Channels become blocks, whose shared noise the next linear layer still sees."""
+    """Channels become blocks; the next linear layer still knows that they share noise."""
     return reshape(x, x.mean.flatten(start_dim, end_dim).shape)
 
 
 @rule(torch.reshape, "reshape", "view")
 def reshape(x: Moments, *shape: Any, **named: Any) -> Moments:
-    """As `flatten` where the result is (batch, everything else) or (batch, channels, …)."""
+    """As `flatten` if the result is (batch, everything else) or (batch, channels, …)."""
     old, new = x.mean.shape, x.mean.reshape(*shape, **named).shape
     kept = old[0] == new[0] and (len(new) == 2 or (_whole_channels(x) and old[1] == new[1]))
     return map_within_channels(x if kept else x.diagonal(), lambda v: v.reshape(new))
@@ -130,11 +132,11 @@ layer(nn.Flatten, torch.flatten, "start_dim", "end_dim")
 
 
 def _moving_rule(move: Callable[..., Any], *targets: Any) -> None:
-    """Register an operation that only moves, copies or leaves out elements."""
+    """Register an operation that only moves, copies or drops elements."""
 
     @rule(move, *targets)
     def moved(x: Moments, *arguments: Any, **named: Any) -> Any:
-        """Mean and variance alike."""
+        """The same for mean and variance."""
         means = move(x.mean, *arguments, **named)
         variances = move(x.variance, *arguments, **named)
         if isinstance(means, Tensor):
@@ -143,14 +145,14 @@ def _moving_rule(move: Callable[..., Any], *targets: Any) -> None:
 
 
 def _register_moves() -> None:
-    """Functions of torch that exist as methods of the same name, and methods alone."""
+    """Functions of torch that are also methods of the same name, and methods."""
     for name in (
         "permute", "transpose", "swapaxes", "movedim", "squeeze", "unsqueeze", "unflatten", "flip",
         "roll", "narrow", "select", "index_select", "gather", "tile", "chunk", "split", "unbind",
         "tensor_split", "t", "broadcast_to", "repeat_interleave", "swapdims", "moveaxis",
     ):  # fmt: skip
         _moving_rule(getattr(torch, name))
-        _moving_rule(getattr(Tensor, name), name)  # x.permute(0, 2, 1) is no torch.permute call
+        _moving_rule(getattr(Tensor, name), name)  # x.permute(0, 2, 1) takes other arguments
     for name in ("expand", "repeat"):
         _moving_rule(getattr(Tensor, name), name)
     for function in (F.pixel_shuffle, F.pixel_unshuffle, F.channel_shuffle):
@@ -168,7 +170,7 @@ def unflatten_layer(unflatten: nn.Unflatten, x: Moments) -> Moments:
 
 @rule(nn.Identity)
 def identity(layer: nn.Identity, x: Moments) -> Moments:
-    """The value itself, so that `x + identity(x)` is known to be 2x."""
+    """The value itself, so that `x + identity(x)` is 2x."""
     return x
 
 
@@ -181,11 +183,12 @@ def copied(x: Moments, **memory_format: Any) -> Moments:
 def _conversion_rule(name: str) -> None:
     @rule(name)
     def converted(x: Tensor | Moments, *arguments: Any, **named: Any) -> Tensor | Moments:
-        """Another type or device, taken from an argument that may be uncertain itself."""
+        """Another type or device, perhaps that of an argument which is itself uncertain."""
         like = [_mean_of(argument) for argument in arguments]
 
         def convert(value: Tensor) -> Tensor:
-            return getattr(value, name)(*like, **named)
+            result: Tensor = getattr(value, name)(*like, **named)
+            return result
 
         if not isinstance(x, Moments):
             return convert(x)
@@ -197,7 +200,7 @@ for _name in ("to", "float", "double", "half", "bfloat16", "type_as", "cpu", "cu
     _conversion_rule(_name)
 
 
-# ---- what is exact of an uncertain value ---------------------------------------------------------
+# ---- exact properties of an uncertain value ------------------------------------------------------
 
 
 @rule(getattr)
