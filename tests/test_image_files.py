@@ -106,7 +106,7 @@ def test_colours_follow_the_format():
     found = compressed_image_of(compressed(data, "bayer_grbg8; png compressed "), "bgr")
     np.testing.assert_array_equal(found, image_of(raw, "bgr"))
     deep = cv2.imencode(".png", np.zeros((4, 6), np.uint16))[1].tobytes()
-    with pytest.raises(ConversionError, match="a pattern of 'bayer_grbg16': debayer it"):
+    with pytest.raises(ConversionError, match="a mosaic of 'bayer_grbg16': debayer it"):
         compressed_image_of(compressed(deep, "bayer_grbg16; png compressed"), "bgr")
     # In a JPEG it is stored as grey.
     grey = compressed_image_of(compressed(data, "bayer_grbg8; jpeg compressed mono8"), "bgr")

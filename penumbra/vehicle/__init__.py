@@ -1,1 +1,1 @@
-"""What runs on the vehicle: no torch here, and rclpy only under `node/`."""
+"""Code that runs on the vehicle: without torch, and with rclpy only under `node/`."""

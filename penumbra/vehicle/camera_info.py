@@ -1,4 +1,4 @@
-"""sensor_msgs/CameraInfo without ROS: any object with its fields will do."""
+"""sensor_msgs/CameraInfo without ROS: any object with the same fields works."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penumbra.vehicle.geometry import PinholeCamera
 
 
 class CameraInfoMessage(Protocol):
-    """The fields of sensor_msgs/CameraInfo that matter here."""
+    """The fields of sensor_msgs/CameraInfo that are used here."""
 
     width: int
     height: int
@@ -27,9 +27,9 @@ Info = TypeVar("Info", bound=CameraInfoMessage)
 
 
 def camera_of(info: CameraInfoMessage) -> PinholeCamera | None:
-    """The focal length in a sensor_msgs/CameraInfo; None if the camera is not calibrated.
+    """The focal length of a sensor_msgs/CameraInfo; None if the camera is not calibrated.
 
-    Of the rectified picture where there is one (P), otherwise of the raw one (K).
+    That of the rectified image (P) if given, otherwise that of the raw image (K).
     """
     width = int(info.roi.width or info.width)
     for focal in (float(info.p[0]), float(info.k[0])):
@@ -39,12 +39,12 @@ def camera_of(info: CameraInfoMessage) -> PinholeCamera | None:
 
 
 def scaled_camera_info(info: Info, width: int, height: int) -> Info:
-    """A copy of a sensor_msgs/CameraInfo for its picture scaled to `width` x `height`.
+    """A copy of a sensor_msgs/CameraInfo for the image scaled to `width` x `height`.
 
         x' = (x - x_offset + ½) width' / width - ½
 
-    because pixel centres are at whole numbers, and a picture is scaled about its edges. What the
-    message says of a region of interest and of binning is thereby part of the new K and P.
+    because pixel centres are at integers and images are scaled about their edges. The new K and P
+    include the region of interest and binning of the message.
     """
     source_width = int(info.roi.width or info.width)
     source_height = int(info.roi.height or info.height)
@@ -52,7 +52,7 @@ def scaled_camera_info(info: Info, width: int, height: int) -> Info:
         raise ConversionError(
             "camera_info",
             f"CameraInfo for {source_width}x{source_height} cannot be scaled to {width}x{height}: "
-            "the camera driver has to fill in width and height",
+            "the camera driver must set width and height",
         )
     across, down = width / source_width, height / source_height
     scale = np.array(
@@ -64,7 +64,7 @@ def scaled_camera_info(info: Info, width: int, height: int) -> Info:
     )
     scaled = copy.deepcopy(info)
     scaled.width, scaled.height = width, height
-    with np.errstate(invalid="ignore", over="ignore"):  # what is no number remains none
+    with np.errstate(invalid="ignore", over="ignore"):  # non-finite values stay so
         scaled.k = (scale @ np.reshape(info.k, (3, 3))).ravel()
         scaled.p = (scale @ np.reshape(info.p, (3, 4))).ravel()
     scaled.binning_x = scaled.binning_y = 0

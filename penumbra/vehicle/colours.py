@@ -1,6 +1,6 @@
-"""Results as pictures a person can read: RGB, `uint8`, height x width x 3.
+"""Results as colour images: RGB, `uint8`, height x width x 3.
 
-The scales are fixed and given, never taken from the frame: a colour means the same over time.
+Scales are fixed by the caller, not derived from the frame: a colour means the same over time.
 """
 
 from __future__ import annotations
@@ -16,34 +16,33 @@ from penumbra.bundle import ClassSpec
 from penumbra.errors import PenumbraError
 from penumbra.vehicle.monitor import Region
 
-NOT_A_NUMBER = (255, 0, 255)  # magenta, which is in no map below
-_UNCERTAINTY_MAP = cv2.COLORMAP_INFERNO  # black to yellow, evenly for the eye
+INVALID_COLOUR = (255, 0, 255)  # magenta, which no map below contains
+_UNCERTAINTY_MAP = cv2.COLORMAP_INFERNO  # black to yellow, perceptually uniform
 _DEPTH_MAP = cv2.COLORMAP_VIRIDIS
-_BOX = (0, 230, 255)  # cyan stands out of a map of reds
+_BOX = (0, 230, 255)  # cyan: contrast to the reds of the map
 _CAPTION_HEIGHT = 24
 _CAPTION = (230, 230, 230)
 _BACKGROUND = 24
 
 
 def colour_labels(labels: np.ndarray, classes: Sequence[ClassSpec]) -> np.ndarray:
-    """Every pixel in the colour of its class; magenta where the label is no class."""
+    """Colour each pixel by its class; unknown labels are magenta."""
     return cv2.applyColorMap(labels, _palette(tuple(spec.colour for spec in classes)))
 
 
 def colour_uncertainty(uncertainty: np.ndarray, top: float) -> np.ndarray:
-    """Black (0) over purple and red to yellow (`top` and more); magenta where it is no number."""
+    """Colour from black (0) over purple and red to yellow (`top` and above); NaN is magenta."""
     return _mapped(_bytes(uncertainty, top), _table(_UNCERTAINTY_MAP), uncertainty)
 
 
 def colour_depth(depth: np.ndarray, farthest: float = 80.0, nearest: float = 1.0) -> np.ndarray:
-    """Yellow (near) over green to violet (far), by the logarithm of the distance in metres.
+    """Colour from yellow (near) over green to violet (far), by the logarithm of depth in metres.
 
-    Logarithmic, as what matters about a distance is how many times it could be halved.
+    On a logarithmic scale, equal ratios of distance have equal steps of colour.
     """
     if not 0 < nearest < farthest < math.inf:
         raise PenumbraError(
-            f"depth cannot be painted from {nearest:g} m to {farthest:g} m: "
-            "give 0 < nearest < farthest"
+            f"invalid depth range from {nearest:g} m to {farthest:g} m: give 0 < nearest < farthest"
         )
     share = np.log(np.clip(depth, nearest, farthest) / np.float32(nearest))
     codes = 255 - _bytes(share, math.log(farthest / nearest))
@@ -57,12 +56,12 @@ def overlay(
     regions: Sequence[Region] = (),
     strength: float = 0.8,
 ) -> np.ndarray:
-    """The camera's picture (RGB) with uncertainty laid over it, and boxes around the regions.
+    """Blend uncertainty over the camera image (RGB), and draw boxes around the regions.
 
         opacity = strength clip(u / top, 0, 1)²
 
-    so that what is certain, or as uncertain as usual, stays nearly as the camera saw it. The
-    picture may have another size than the map; the regions are those of the map.
+    so that certain and normally uncertain pixels stay nearly unchanged. The image may have another
+    size than the map; regions are in pixels of the map.
     """
     height, width = image.shape[:2]
     across, down = width / uncertainty.shape[1], height / uncertainty.shape[0]
@@ -83,12 +82,12 @@ def overlay(
     return shown
 
 
-def panel(pictures: Sequence[tuple[str, np.ndarray]], columns: int = 2) -> np.ndarray:
-    """Pictures side by side, row by row, each under its title; all in the size of the first."""
-    if not pictures or columns < 1:
-        raise PenumbraError("a panel needs at least one picture and one column")
-    height, width = pictures[0][1].shape[:2]
-    cells = [_cell(title, picture, height, width) for title, picture in pictures]
+def panel(images: Sequence[tuple[str, np.ndarray]], columns: int = 2) -> np.ndarray:
+    """Arrange images in a grid, each under its title; all scaled to the size of the first."""
+    if not images or columns < 1:
+        raise PenumbraError("a panel needs at least one image and one column")
+    height, width = images[0][1].shape[:2]
+    cells = [_cell(title, image, height, width) for title, image in images]
     columns = min(columns, len(cells))
     while len(cells) % columns:
         cells.append(np.full_like(cells[0], _BACKGROUND))
@@ -96,23 +95,23 @@ def panel(pictures: Sequence[tuple[str, np.ndarray]], columns: int = 2) -> np.nd
     return np.vstack(rows)
 
 
-def _cell(title: str, picture: np.ndarray, height: int, width: int) -> np.ndarray:
+def _cell(title: str, image: np.ndarray, height: int, width: int) -> np.ndarray:
     cell = np.full((height + _CAPTION_HEIGHT, width, 3), _BACKGROUND, np.uint8)
-    if picture.shape[:2] != (height, width):
-        picture = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
-    cell[_CAPTION_HEIGHT:] = picture
+    if image.shape[:2] != (height, width):
+        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+    cell[_CAPTION_HEIGHT:] = image
     size = 0.5
     (long, _), _ = cv2.getTextSize(title, cv2.FONT_HERSHEY_SIMPLEX, size, 1)
-    size *= min(1.0, (width - 12) / max(long, 1))  # a long title becomes small, not cut
+    size *= min(1.0, (width - 12) / max(long, 1))  # long titles shrink
     place = (6, _CAPTION_HEIGHT - 8)
     cv2.putText(cell, title, place, cv2.FONT_HERSHEY_SIMPLEX, size, _CAPTION, 1, cv2.LINE_AA)
     return cell
 
 
 def _bytes(values: np.ndarray, top: float) -> np.ndarray:
-    """0 to `top` onto 0 to 255; what lies outside becomes the nearer of the two."""
+    """Scale 0..`top` to 0..255, clipped at both ends."""
     if not 0 < top < math.inf:
-        raise PenumbraError(f"the top of a colour scale is {top:g}: it must be a number over 0")
+        raise PenumbraError(f"the top of a colour scale is {top:g}: it must be positive")
     scaled: np.ndarray = cv2.convertScaleAbs(np.clip(values, 0, top), alpha=255 / top)
     return scaled
 
@@ -121,20 +120,20 @@ def _mapped(codes: np.ndarray, table: np.ndarray, values: np.ndarray) -> np.ndar
     colours = cv2.applyColorMap(codes, table)
     unknown = np.isnan(values)
     if unknown.any():
-        colours[unknown] = NOT_A_NUMBER
+        colours[unknown] = INVALID_COLOUR
     return colours
 
 
 @functools.cache
 def _palette(colours: tuple[tuple[int, int, int], ...]) -> np.ndarray:
-    """256 colours, as applyColorMap wants them; it copies channels, so RGB stays RGB."""
-    table = np.full((256, 1, 3), NOT_A_NUMBER, np.uint8)
+    """A table of 256 colours for applyColorMap, which keeps the channel order: RGB stays RGB."""
+    table = np.full((256, 1, 3), INVALID_COLOUR, np.uint8)
     table[: len(colours), 0] = colours
     return table
 
 
 @functools.cache
 def _table(name: int) -> np.ndarray:
-    """One of OpenCV's maps, which are BGR, as RGB."""
+    """One of OpenCV's colour maps, converted from BGR to RGB."""
     every = np.arange(256, dtype=np.uint8)[:, None]
     return cv2.cvtColor(cv2.applyColorMap(every, name), cv2.COLOR_BGR2RGB)

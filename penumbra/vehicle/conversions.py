@@ -1,7 +1,7 @@
-"""ROS messages to arrays and back, without ROS: any object with a message's fields will do.
+"""ROS messages to arrays and back, without ROS: any object with the same fields works.
 
-What arrives may be anything. A message that does not add up is a ConversionError with a reason
-that can be counted, never a crash and never a picture of somebody else's memory.
+Input is untrusted. An inconsistent message raises ConversionError with a reason that can be
+counted; it never crashes the node or reads memory beyond the message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REASONS = ("encoding", "size", "step", "data", "decode", "camera_info")
 
 
 class ConversionError(PenumbraError):
-    """The message cannot be read; `reason` is one of REASONS, for counting."""
+    """The message cannot be converted; `reason` is one of REASONS, for counting."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class ConversionError(PenumbraError):
 
 
 class ImageMessage(Protocol):
-    """The fields of sensor_msgs/Image, besides its header."""
+    """The fields of sensor_msgs/Image, except its header."""
 
     height: int
     width: int
@@ -44,7 +44,7 @@ class ImageMessage(Protocol):
 
 
 class CompressedImageMessage(Protocol):
-    """The fields of sensor_msgs/CompressedImage, besides its header."""
+    """The fields of sensor_msgs/CompressedImage, except its header."""
 
     format: str
     data: Any
@@ -52,9 +52,9 @@ class CompressedImageMessage(Protocol):
 
 @dataclass(frozen=True)
 class _Encoding:
-    """How the pixels of an `Image` lie in its bytes, and the OpenCV codes that make colour of it.
+    """Memory layout of the pixels of an `Image`, and the OpenCV codes of their conversion.
 
-    A code of None means that the channels already are what is wanted.
+    A code of None means that no conversion is needed.
     """
 
     channels: int
@@ -75,7 +75,7 @@ _UYVY = _Encoding(2, cv2.COLOR_YUV2BGR_UYVY, cv2.COLOR_YUV2RGB_UYVY, even_width=
 _YUYV = _Encoding(2, cv2.COLOR_YUV2BGR_YUY2, cv2.COLOR_YUV2RGB_YUY2, even_width=True)
 
 # The names are those of sensor_msgs/image_encodings.hpp, the conversions those of cv_bridge.
-# OpenCV names a Bayer pattern by the second and third pixel of its second row: RGGB is "BG" there.
+# OpenCV names a Bayer pattern by the second and third pixel of its second row: RGGB is "BG".
 ENCODINGS = {
     "bgr8": _Encoding(3, None, cv2.COLOR_BGR2RGB),
     "rgb8": _Encoding(3, cv2.COLOR_RGB2BGR, None),
@@ -92,25 +92,24 @@ ENCODINGS = {
     "yuv422_yuy2": _YUYV,
     "yuyv": _YUYV,
 }
-# What a decoded JPEG or PNG is, by the number of its channels and their width.
+# Encoding of a decoded JPEG or PNG, by number of channels and bytes per channel.
 _DECODED = {(1, 1): "mono8", (1, 2): "mono16", (3, 1): "bgr8", (4, 1): "bgra8"}
 _DECODED_16 = {3: _Encoding(3, None, cv2.COLOR_BGR2RGB), 4: ENCODINGS["bgra8"]}
 
 
 def check_image(message: ImageMessage) -> None:
-    """Refuse a sensor_msgs/Image that `image_of` cannot read, without a look at its pixels.
+    """Reject a sensor_msgs/Image that `image_of` cannot convert, without reading its pixels.
 
-    For whoever may not wait: it takes some microseconds, whatever the size.
+    Takes some microseconds at any size, so that it suits a callback.
     """
     _rows(message, _encoding(message))
 
 
 def check_compressed_image(message: CompressedImageMessage) -> None:
-    """Refuse a sensor_msgs/CompressedImage that is not a whole JPEG or PNG of a sane size.
+    """Reject a sensor_msgs/CompressedImage that is not a complete JPEG or PNG of plausible size.
 
-    Without decoding it, so that `compressed_image_of` may still find damage inside the picture.
-    A JPEG takes some microseconds; a PNG, whose checksums are computed, about a millisecond per
-    megabyte.
+    The image is not decoded: `compressed_image_of` may still find it damaged. A JPEG takes some
+    microseconds; a PNG, whose checksums are verified, about a millisecond per megabyte.
     """
     try:
         _check_size(*image_size(_file(message)))
@@ -119,9 +118,9 @@ def check_compressed_image(message: CompressedImageMessage) -> None:
 
 
 def image_of(message: ImageMessage, channel_order: ChannelOrder) -> np.ndarray:
-    """The picture in a sensor_msgs/Image: `uint8`, height x width x 3, in one piece.
+    """Convert a sensor_msgs/Image to `uint8`, height x width x 3, contiguous.
 
-    Where the bytes already are that picture, they are not copied: it then shares the message's.
+    If no conversion is needed, the result shares the memory of the message.
     """
     encoding = _encoding(message)
     pixels = _pixels(message, encoding)
@@ -134,15 +133,15 @@ def image_of(message: ImageMessage, channel_order: ChannelOrder) -> np.ndarray:
 
 
 def compressed_image_of(message: CompressedImageMessage, channel_order: ChannelOrder) -> np.ndarray:
-    """The picture in a sensor_msgs/CompressedImage, JPEG or PNG: `uint8`, height x width x 3.
+    """Decode a sensor_msgs/CompressedImage, JPEG or PNG, to `uint8`, height x width x 3.
 
-    `format` says what was compressed and as what ("rgb8; jpeg compressed bgr8"). JPEG and PNG know
-    their own colours; it is only believed where they cannot: a Bayer pattern stored as grey, and
-    red and blue swapped on purpose ("compressed rgb8").
+    `format` states the source and stored encoding ("rgb8; jpeg compressed bgr8"). JPEG and PNG
+    define their own colours, so `format` matters in two cases only: a Bayer pattern stored as
+    grey, and red and blue swapped on purpose ("compressed rgb8").
     """
     try:
-        # As the file has it: 16 bits stay 16, and no turning by EXIF, of which CameraInfo
-        # knows nothing.
+        # Unchanged: 16 bits stay 16, and EXIF rotation is ignored, as CameraInfo does not
+        # include it.
         decoded = decode_image(_file(message), cv2.IMREAD_UNCHANGED)
     except ImageFileError as error:
         raise _unreadable(error) from error
@@ -152,12 +151,12 @@ def compressed_image_of(message: CompressedImageMessage, channel_order: ChannelO
     encoding = _DECODED_16.get(channels) if name is None else ENCODINGS[name]
     if encoding is None or decoded.dtype not in (np.uint8, np.uint16):
         raise ConversionError(
-            "decode", f"the compressed image has {channels} channels of {decoded.dtype}"
+            "decode", f"the compressed image has {channels} channels of {decoded.dtype}: send bgr8"
         )
     if channels == 1 and stored.startswith("bayer_"):
         if name != "mono8" or stored not in ENCODINGS:
             raise ConversionError(
-                "encoding", f"the compressed image is a pattern of {_short(stored)}: debayer it"
+                "encoding", f"the compressed image is a mosaic of {_short(stored)}: debayer it"
             )
         encoding = ENCODINGS[stored]
     elif channels == 3 and stored.startswith("rgb"):
@@ -179,7 +178,7 @@ _ARRAYS = {
 
 
 def fill_image(message: Message, image: np.ndarray, encoding: str) -> Message:
-    """Put `image` into a sensor_msgs/Image, whose header stays as it is; gives the message back."""
+    """Copy `image` into a sensor_msgs/Image, keeping its header; returns the message."""
     dtype, channels = _ARRAYS.get(encoding, (None, 0))
     wanted = (2,) if channels == 1 else (3,)
     if (
@@ -190,14 +189,14 @@ def fill_image(message: Message, image: np.ndarray, encoding: str) -> Message:
     ):
         raise ConversionError(
             "encoding",
-            f"an array of {image.dtype}, {' x '.join(map(str, image.shape))}, is no image of "
+            f"an array of {image.dtype}, {' x '.join(map(str, image.shape))}, does not match "
             f"encoding {_short(encoding)}",
         )
     message.height, message.width = image.shape[:2]
     message.encoding = encoding
     message.is_bigendian = int(sys.byteorder == "big")
     message.step = message.width * channels * image.itemsize
-    # An array.array is taken over as it is; rclpy looks at anything else element by element.
+    # rclpy takes over an array.array directly, but checks other types element by element.
     data = array.array("B")
     data.frombytes(np.ascontiguousarray(image).reshape(-1).view(np.uint8).data)
     message.data = data
@@ -209,7 +208,7 @@ def _encoding(message: ImageMessage) -> _Encoding:
     if encoding is None:
         raise ConversionError(
             "encoding",
-            f"images of encoding {_short(message.encoding)} cannot be read: publish one of "
+            f"unsupported image encoding {_short(message.encoding)}: publish one of "
             f"{', '.join(ENCODINGS)}",
         )
     return encoding
@@ -218,36 +217,36 @@ def _encoding(message: ImageMessage) -> _Encoding:
 def _check_size(width: int, height: int) -> None:
     if height < 1 or width < 1 or height * width > MAX_PIXELS:
         raise ConversionError(
-            "size", f"an image of {width}x{height} pixels cannot be read: check its source"
+            "size", f"invalid image size {width}x{height}: check the camera driver"
         )
 
 
 def _rows(message: ImageMessage, encoding: _Encoding) -> np.ndarray:
-    """A view of the message's bytes, height x bytes of a row, if they add up."""
+    """A view of the message's bytes, height x bytes per row, if their sizes are consistent."""
     height, width, step = message.height, message.width, message.step
     _check_size(width, height)
     if encoding.even_width and width % 2:
         raise ConversionError(
-            "size", f"an image of encoding {message.encoding} has an even width, not {width}"
+            "size", f"an image of encoding {message.encoding} must have an even width, not {width}"
         )
     row = width * encoding.pixel_bytes
     if step < row:
         raise ConversionError(
             "step",
-            f"an image of {width}x{height} {message.encoding} has rows of {row} bytes, and its "
-            f"step is {step}",
+            f"inconsistent step: rows of {width} pixels {message.encoding} have {row} bytes, step "
+            f"is {step}",
         )
     data = _buffer(message.data)
     if data.size < step * height:
         raise ConversionError(
             "data",
-            f"an image of {height} rows of {step} bytes has only {data.size} bytes of data",
+            f"truncated data: {height} rows of {step} bytes, but only {data.size} bytes",
         )
     return data[: step * height].reshape(height, step)[:, :row]
 
 
 def _pixels(message: ImageMessage, encoding: _Encoding) -> np.ndarray:
-    """The message's bytes as height x width (x channels), not copied if they are of one byte."""
+    """The message's bytes as height x width (x channels); 8-bit data is not copied."""
     rows = _rows(message, encoding)
     if encoding.dtype is not np.uint8:
         order: Literal[">", "<"] = ">" if message.is_bigendian else "<"
@@ -262,25 +261,23 @@ def _file(message: CompressedImageMessage) -> bytes:
     compression, _ = _format(message.format)
     if "compresseddepth" in compression:
         raise ConversionError(
-            "encoding", "the compressed image holds depth, not a picture: subscribe to a camera"
+            "encoding", "the compressed image holds depth, not colour: subscribe to a camera image"
         )
     return bytes(_buffer(message.data))
 
 
 def _unreadable(error: ImageFileError) -> ConversionError:
-    return ConversionError(
-        error.reason, f"the compressed image is {error}: check what publishes it"
-    )
+    return ConversionError(error.reason, f"the compressed image is {error}: check its publisher")
 
 
 def _buffer(data: Any) -> np.ndarray:
-    """The bytes of a message, not copied where they are bytes already."""
+    """The data of a message as an array; bytes and arrays are not copied."""
     try:
         if isinstance(data, list | tuple):
             data = bytes(data)
         return np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
     except (TypeError, ValueError) as error:
-        raise ConversionError("data", f"the image's data are no bytes ({error})") from error
+        raise ConversionError("data", f"the image data are not bytes ({error})") from error
 
 
 def _colour(pixels: np.ndarray, code: int) -> np.ndarray:
@@ -294,14 +291,14 @@ def _colour(pixels: np.ndarray, code: int) -> np.ndarray:
 
 
 def _eight_bits(pixels: np.ndarray) -> np.ndarray:
-    """0 to 65535 onto 0 to 255, to the nearest; 8 bits stay as they are."""
+    """Scale 0..65535 to 0..255, rounded to nearest; 8-bit data is returned unchanged."""
     return pixels if pixels.dtype == np.uint8 else cv2.convertScaleAbs(pixels, alpha=255 / 65535)
 
 
 def _format(text: str) -> tuple[str, str]:
-    """Of "rgb8; jpeg compressed bgr8": the middle, and what was stored ("bgr8").
+    """Compression and stored encoding ("bgr8") of a format like "rgb8; jpeg compressed bgr8".
 
-    A name alone ("jpeg", "rgb8") says nothing of the colours, as in image_transport's own reader.
+    A single word ("jpeg", "rgb8") states no encoding, as in image_transport's own decoder.
     """
     declared, both, compression = str(text).partition(";")
     stored = compression.partition("compressed")[2].strip()
@@ -314,10 +311,10 @@ def _short(text: object) -> str:
 
 
 def _by_cv_bridge(pixels: np.ndarray, encoding: _Encoding, order: ChannelOrder) -> np.ndarray:
-    """The distribution's conversion, of pixels that have been checked and lie row by row.
+    """Convert with cv_bridge, given validated pixels without row padding.
 
-    Left alone with the message it shears a picture whose step is no multiple of its pixels, and
-    with numpy 2 it fails on the other endianness.
+    On the original message, cv_bridge shears images whose step is not a multiple of the pixel
+    size, and fails on foreign endianness with numpy 2.
     """
     from cv_bridge import CvBridge
 
@@ -336,12 +333,12 @@ def _by_cv_bridge(pixels: np.ndarray, encoding: _Encoding, order: ChannelOrder) 
 
 @functools.cache
 def _bridged() -> frozenset[_Encoding]:
-    """The encodings that this machine's cv_bridge converts, found by trying; mostly all or none."""
+    """The encodings that the installed cv_bridge converts, found by trying each."""
     converted = set()
     for encoding in set(ENCODINGS.values()):
         pixels = np.zeros((4, 4, encoding.channels)[: 2 + (encoding.channels > 1)], encoding.dtype)
-        # Its compiled part is only loaded now, and may fit neither numpy nor OpenCV: any error
-        # whatsoever means that it is not to be used.
+        # Its compiled part is loaded here and may be incompatible with numpy or OpenCV: on any
+        # error it is not used.
         with contextlib.suppress(Exception):
             if _by_cv_bridge(pixels, encoding, "bgr").shape == (4, 4, 3):
                 converted.add(encoding)

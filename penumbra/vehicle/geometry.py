@@ -1,4 +1,4 @@
-"""From disparity to metres, with the uncertainty carried along (numpy only)."""
+"""Depth in metres from disparity, with its uncertainty."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PinholeCamera:
-    """The focal length in pixels of images that are so many pixels wide (as in `CameraInfo`)."""
+    """Focal length and image width in pixels, as in `CameraInfo`."""
 
     focal_px: float
     width_px: int
 
     @property
     def focal_per_width(self) -> float:
-        """The same for any size that the image is scaled to."""
+        """Focal length as a fraction of the image width; scaling the image does not change it."""
         return self.focal_px / self.width_px
 
 
@@ -34,17 +34,17 @@ def depth_of(
         z = f b / d,   σ_z = |dz/dd| σ = z σ / d   (first order),   confidence = 1 - σ_z / z
 
     with f the focal length and d the disparity, both as fractions of the image width, and b the
-    baseline in metres. Disparity is taken as no less than that of the greatest depth, f b / z_max:
-    further away (or at d ≤ 0) depth reads z_max, and σ_z is what it is there.
+    baseline in metres. Disparity is clipped from below at f b / z_max: beyond that (and for d ≤ 0)
+    depth is z_max, with σ_z evaluated there.
     """
     focal = scale.focal_per_width if camera is None else camera.focal_per_width
     if not (np.isfinite(focal) and focal > 0):
         raise PenumbraError(
-            f"a focal length of {focal:g} image widths gives no depth: check the camera's "
-            "calibration (CameraInfo, K[0])"
+            f"invalid focal length of {focal:g} image widths: check the camera calibration "
+            "(CameraInfo, K[0])"
         )
     product = np.float32(focal * scale.baseline_m)
-    # Few operations, most of them in place: a fifth of the time of the obvious ones.
+    # Few operations, mostly in place: a fifth of the time of the direct formula.
     clipped = np.maximum(disparity, product / np.float32(scale.max_depth_m))
     depth = np.float32(1) / clipped
     relative = std * depth  # σ / d, which is also σ_z / z

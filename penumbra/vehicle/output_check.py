@@ -1,4 +1,4 @@
-"""Hold what a runner returned against the manifest before anything is concluded from it."""
+"""Validation of a runner's outputs against the manifest."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penumbra.vehicle.runners import RunnerError
 def check_outputs(
     outputs: Mapping[str, np.ndarray], specs: Sequence[OutputSpec], size: tuple[int, int]
 ) -> None:
-    """Every output is there, of the type and shape that the manifest states; else RunnerError.
+    """Raise RunnerError unless every output has the type and shape stated in the manifest.
 
-    `size` is the height and width of the image, which a None in a shape stands for.
+    `size` is the height and width of the image, which replace None in a shape.
     """
     for spec in specs:
         found = outputs.get(spec.name)

@@ -1,4 +1,4 @@
-"""From a camera image to everything that is published of it: what the node does, without ROS.
+"""The processing of one image, without ROS: everything that the node publishes about it.
 
     fit to the engine's size  ->  infer  ->  check the outputs  ->  depth  ->  judge
 
@@ -21,26 +21,26 @@ import numpy as np
 from penumbra.bundle import Bundle, load_bundle
 from penumbra.errors import PenumbraError
 from penumbra.vehicle.geometry import PinholeCamera, depth_of
+from penumbra.vehicle.image_fit import fit_to_size
 from penumbra.vehicle.monitor import Monitor, Verdict
 from penumbra.vehicle.output_check import check_outputs
-from penumbra.vehicle.pictures import fit_to_size
 from penumbra.vehicle.runners import AUTO, Runner, RunnerError, RunnerSelector, RunnerSettings
 
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """How a bundle is to be run."""
+    """How to run a bundle."""
 
     runner: str = AUTO
-    # In addition to prediction, uncertainty and the map that alerts are judged by. None: all that
-    # are not optional.
+    # In addition to the prediction, the uncertainty and the map that alerts are based on. None: all
+    # that are not optional.
     outputs: tuple[str, ...] | None = None
     settings: RunnerSettings = field(default_factory=RunnerSettings)
 
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds that one image spent in each stage."""
+    """Time of one image in each stage, in seconds."""
 
     fit: float
     inference: float  # copies to and from the device, and the network
@@ -49,26 +49,26 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class FrameResult:
-    """Everything that was computed from one image. The arrays belong to the caller."""
+    """Everything computed from one image. The arrays belong to the caller."""
 
-    image: np.ndarray  # as the network saw it, in the bundle's channel order
-    source_size: tuple[int, int]  # height, width of the image as it came
+    image: np.ndarray  # the input of the network, in the bundle's channel order
+    source_size: tuple[int, int]  # height, width of the image before scaling
     prediction: np.ndarray  # labels, uint8; or depth, float32 in metres
     uncertainty: np.ndarray  # float32: mean standard deviation of the classes; or metres
-    judged: np.ndarray  # float32: the map that alerts are judged by
-    confidence: np.ndarray | None  # float32, 0 to 1; None if it was not asked for
+    judged: np.ndarray  # float32: the map that alerts are based on
+    confidence: np.ndarray | None  # float32, 0 to 1; None if not requested
     disparity: np.ndarray | None  # depth only: float32, as a fraction of the image width
     disparity_std: np.ndarray | None
-    # Scalar outputs of the graph. Its `frame_score` is the mean over the whole frame; alerts are
-    # judged by penumbra.vehicle.monitor.frame_score of `judged`.
+    # Scalar outputs of the graph. Its `frame_score` is the mean over the whole frame; alerts use
+    # penumbra.vehicle.monitor.frame_score of `judged` instead.
     scores: Mapping[str, float]
-    maps: Mapping[str, np.ndarray]  # further outputs that were asked for, such as `entropy`
+    maps: Mapping[str, np.ndarray]  # further requested outputs, such as `entropy`
     verdict: Verdict | None  # None without a monitor
     times: StageTimes
 
 
 class Pipeline:
-    """A bundle with its runner: `activate`, then `process` image by image, `deactivate`."""
+    """A bundle with its runner: `activate`, `process` each image, `deactivate`."""
 
     def __init__(self, bundle: Bundle | Path | str, config: PipelineConfig | None = None) -> None:
         self.bundle = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
@@ -76,10 +76,10 @@ class Pipeline:
         self._main = "disparity" if self.bundle.task == "depth" else "labels"
         thresholds = self.bundle.thresholds
         self._judged = "uncertainty" if thresholds is None else thresholds.map
-        asked = self.config.outputs
-        if asked is None:
-            asked = tuple(output.name for output in self.bundle.outputs if not output.optional)
-        outputs = tuple(dict.fromkeys([*asked, self._main, "uncertainty", self._judged]))
+        requested = self.config.outputs
+        if requested is None:
+            requested = tuple(output.name for output in self.bundle.outputs if not output.optional)
+        outputs = tuple(dict.fromkeys([*requested, self._main, "uncertainty", self._judged]))
         settings = self.config.settings
         self.selector = RunnerSelector(self.config.runner, self.bundle, outputs, settings)
         self.image_size = settings.image_size or (
@@ -87,22 +87,22 @@ class Pipeline:
             self.bundle.input.width,
         )
         self._runner: Runner | None = None
-        self._switching = Lock()  # held by whoever activates or deactivates
+        self._switching = Lock()  # held during activate and deactivate
 
     @property
     def description(self) -> str:
-        """What executes the bundle; empty while the pipeline is not active."""
+        """The active runner; empty while the pipeline is inactive."""
         runner = self._runner
         return "" if runner is None else runner.description
 
     def activate(self) -> None:
-        """Load the model; this can take as long as building an engine does."""
+        """Load the model; may build an engine first, which takes minutes."""
         with self._switching:
             if self._runner is None:
                 self._runner = self.selector.start()
 
     def deactivate(self) -> None:
-        """Wait for the images under way, then release everything; may be activated again."""
+        """Wait for running images, then release everything; may be activated again."""
         with self._switching:
             runner, self._runner = self._runner, None
             if runner is not None:
@@ -114,14 +114,14 @@ class Pipeline:
         camera: PinholeCamera | None = None,
         monitor: Monitor | None = None,
     ) -> FrameResult:
-        """See one image: `uint8`, height x width x 3, in the bundle's channel order.
+        """Process one image: `uint8`, height x width x 3, in the bundle's channel order.
 
-        `camera` gives depth its scale; without one the camera of the training is taken. `monitor`
-        keeps the hysteresis of the camera that the image came from, and judges it.
+        `camera` sets the scale of depth; the default is the camera of the training data. `monitor`
+        holds the hysteresis of the image's camera, and returns the verdict.
         """
         runner = self._runner
         if runner is None:
-            raise RunnerError("the pipeline is not active: call activate() first")
+            raise RunnerError("the pipeline is inactive: call activate() first")
         start = time.perf_counter()
         if not isinstance(image, np.ndarray) or image.ndim != 3 or not image.size:
             shape = getattr(image, "shape", type(image).__name__)

@@ -63,7 +63,7 @@ def answers(
     bag: Bag, recording: Bag, topic: str, stamps: Sequence[int], bundle: Bundle
 ) -> Iterator[Answer]:
     """Frame by frame in the order of `stamps`, read from both bags as they are needed."""
-    from penumbra.vehicle.pictures import fit_to_size
+    from penumbra.vehicle.image_fit import fit_to_size
 
     wanted = set(stamps)
     images = _Stream(bag, topic, wanted)

@@ -1,4 +1,4 @@
-"""Messages to arrays and back: good ones as cv_bridge has them, bad ones refused with a reason."""
+"""Messages to arrays and back: valid ones as cv_bridge, invalid ones rejected with a reason."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from penumbra.vehicle.conversions import (
 )
 
 RANDOM = np.random.default_rng(0)
-BAYER = {  # which colour each pixel of a 2 x 2 block sees, as the name spells it
+BAYER = {  # colour of each pixel of a 2 x 2 block, as spelled in the name
     f"bayer_{name}8": np.array(["bgr".index(letter) for letter in name]).reshape(2, 2)
     for name in ("rggb", "bggr", "gbrg", "grbg")
 }
 
 
-def picture(height=24, width=36):
+def random_image(height=24, width=36):
     return RANDOM.integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 def message(encoding, pixels, pad=0, big_endian=False, tail=0):
-    """An Image of these pixels, with `pad` bytes of rubbish behind each row, `tail` at the end."""
+    """An Image of these pixels, with `pad` random bytes after each row and `tail` at the end."""
     height, width = pixels.shape[:2]
     if pixels.dtype == np.uint16:
         pixels = pixels.astype(">u2" if big_endian else "<u2")
     rows = np.ascontiguousarray(pixels).view(np.uint8).reshape(height, -1)
-    rubbish = RANDOM.integers(0, 256, (height, pad), dtype=np.uint8)
-    data = np.hstack([rows, rubbish]).tobytes() + bytes(tail)
+    padding = RANDOM.integers(0, 256, (height, pad), dtype=np.uint8)
+    data = np.hstack([rows, padding]).tobytes() + bytes(tail)
     return Image(
         height=height,
         width=width,
@@ -60,7 +60,7 @@ def samples(encoding, height=24, width=36):
 
 
 def as_bgr(encoding, pixels):
-    """What the encoding means, written out in numpy; None for those that interpolate."""
+    """The definition of the encoding in numpy; None for those that interpolate."""
     if encoding.startswith(("bayer", "yuv", "uyvy", "yuyv")):
         return None
     if encoding == "mono16":
@@ -72,7 +72,7 @@ def as_bgr(encoding, pixels):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("height, width", [(24, 36), (7, 10), (1, 2), (3, 640)])
-def test_step_tail_and_order_change_nothing(encoding, height, width):
+def test_the_result_does_not_depend_on_step_tail_and_byte_order(encoding, height, width):
     pixels = samples(encoding, height, width)
     plain = image_of(message(encoding, pixels), "bgr")
     assert plain.shape == (height, width, 3)
@@ -98,20 +98,20 @@ def test_odd_sizes(encoding):
 
 
 def test_mono16_of_every_value():
-    """cv_bridge scales by 255 / 65535 and rounds to the nearest: no value lies in the middle."""
+    """cv_bridge scales by 255 / 65535 and rounds to nearest; there are no ties."""
     values = np.arange(65536, dtype=np.uint16).reshape(256, 256)
     found = image_of(message("mono16", values), "rgb")
     np.testing.assert_array_equal(found[..., 0], (values.astype(int) + 128) // 257)
 
 
 @pytest.mark.parametrize("encoding", BAYER)
-def test_bayer_keeps_what_each_pixel_saw(encoding):
-    """Whatever is interpolated between: a pixel's own colour is the one it measured."""
+def test_bayer_keeps_the_measured_values(encoding):
+    """Whatever the interpolation: the measured colour of a pixel is unchanged."""
     mosaic = samples(encoding, 20, 30)
     found = image_of(message(encoding, mosaic), "bgr")
     colour = np.tile(BAYER[encoding], (10, 15))
     own = np.take_along_axis(found, colour[..., None], axis=2)[..., 0]
-    inside = np.s_[1:-1, 1:-1]  # at the border OpenCV copies the neighbours
+    inside = np.s_[1:-1, 1:-1]  # OpenCV copies neighbours at the border
     np.testing.assert_array_equal(own[inside], mosaic[inside])
 
 
@@ -146,12 +146,12 @@ def test_yuv422(encoding, places):
     u, v = (np.repeat(values[letter] - 128.0, 2, axis=1) for letter in "uv")
     rgb = np.stack([y + 1.596 * v, y - 0.813 * v - 0.391 * u, y + 2.018 * u], axis=2)
     found = image_of(message(encoding, pixels.reshape(6, 8, 2), pad=3), "rgb")
-    # Rounded once, from coefficients of three digits: 0.0005 x 239 + 0.0005 x 2 x 32 + 0.5 < 1.
+    # One rounding, coefficients of three digits: 0.0005 x 239 + 0.0005 x 2 x 32 + 0.5 < 1.
     assert np.abs(found - np.clip(rgb, 0, 255)).max() < 1
 
 
-def test_bytes_that_fit_are_not_copied():
-    image = message("bgr8", picture())
+def test_matching_bytes_are_not_copied():
+    image = message("bgr8", random_image())
     found = image_of(image, "bgr")
     assert np.shares_memory(found, np.frombuffer(image.data, np.uint8))
     assert not np.shares_memory(image_of(image, "rgb"), np.frombuffer(image.data, np.uint8))
@@ -159,7 +159,7 @@ def test_bytes_that_fit_are_not_copied():
 
 @pytest.mark.parametrize("kind", [bytes, list, tuple, np.array, lambda d: array.array("B", d)])
 def test_data_of_any_kind(kind):
-    pixels = picture(3, 5)
+    pixels = random_image(3, 5)
     data = pixels.tobytes()
     fields = {"height": 3, "width": 5, "encoding": "rgb8", "is_bigendian": 0, "step": 15}
     if kind is np.array:
@@ -177,17 +177,17 @@ def test_data_of_any_kind(kind):
         ({"width": 0}, "size", "0x24"),
         ({"height": 0}, "size", "36x0"),
         ({"width": 2**32 - 1, "step": 2**32 - 1}, "size", "4294967295x24"),
-        ({"width": 2**31, "height": 2**31, "step": 0}, "size", "cannot be read"),
-        ({"step": 107}, "step", "rows of 108 bytes, and its step is 107"),
+        ({"width": 2**31, "height": 2**31, "step": 0}, "size", "invalid image size"),
+        ({"step": 107}, "step", "36 pixels bgr8 have 108 bytes, step is 107"),
         ({"step": 0}, "step", "step is 0"),
-        ({"step": 2**32 - 1}, "data", "has only 2592 bytes"),
-        ({"height": 25}, "data", "25 rows of 108 bytes has only 2592"),
-        ({"data": b""}, "data", "has only 0"),
+        ({"step": 2**32 - 1}, "data", "but only 2592 bytes"),
+        ({"height": 25}, "data", "25 rows of 108 bytes, but only 2592"),
+        ({"data": b""}, "data", "but only 0"),
         ({"encoding": "yuv422", "width": 35}, "size", "even width, not 35"),
     ],
 )
-def test_refused_with_a_reason(changes, reason, words):
-    bad = message("bgr8", picture())
+def test_an_invalid_image_is_rejected_with_a_reason(changes, reason, words):
+    bad = message("bgr8", random_image())
     for name, value in changes.items():
         setattr(bad, name, value)
     with pytest.raises(ConversionError) as caught:
@@ -196,13 +196,13 @@ def test_refused_with_a_reason(changes, reason, words):
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
-    with pytest.raises(ConversionError) as at_once:
+    with pytest.raises(ConversionError) as by_check:
         check_image(bad)
-    assert (at_once.value.reason, str(at_once.value)) == (reason, str(caught.value))
+    assert (by_check.value.reason, str(by_check.value)) == (reason, str(caught.value))
 
 
 def checked(image):
-    """The reason of `check_image`; None if it has none."""
+    """The reason of `check_image`; None if it accepts the message."""
     try:
         check_image(image)
     except ConversionError as error:
@@ -211,7 +211,7 @@ def checked(image):
 
 
 def test_20_000_hostile_images():
-    """Either a picture of the size it says, or a reason; never anything else."""
+    """The result is an image of the stated size or a reason, nothing else."""
     random, outcomes = np.random.default_rng(2), Counter()
     names = [*ENCODINGS, "32FC1", "", "bgr8\0", "BGR8"]
     huge = [0, 2**16, 2**31, 2**32 - 1]
@@ -237,8 +237,8 @@ def test_20_000_hostile_images():
             assert checked(fields) is None
             assert found.shape == (height, width, 3)
             assert found.dtype == np.uint8
-            outcomes["picture"] += 1
-    assert set(outcomes) == {"picture", "encoding", "size", "step", "data"}
+            outcomes["image"] += 1
+    assert set(outcomes) == {"image", "encoding", "size", "step", "data"}
     assert min(outcomes.values()) > 500
 
 
@@ -258,8 +258,8 @@ ODDS = [0.96, 0.01, 0.01, 0.01, 0.01]
     )
 )
 @settings(max_examples=300, deadline=None)
-def test_any_image_at_all(fields):
-    """Fields that not even ROS would let through."""
+def test_arbitrary_fields(fields):
+    """Including fields that ROS itself would reject."""
     try:
         found = image_of(SimpleNamespace(**fields), "rgb")
     except ConversionError as error:
@@ -273,15 +273,15 @@ def test_any_image_at_all(fields):
 @pytest.mark.parametrize(
     "encoding, pixels",
     [
-        ("mono8", picture()[..., 0]),
-        ("rgb8", picture()),
-        ("bgr8", picture()[:, ::2]),  # not in one piece
+        ("mono8", random_image()[..., 0]),
+        ("rgb8", random_image()),
+        ("bgr8", random_image()[:, ::2]),  # not contiguous
         ("mono16", np.arange(12, dtype=np.uint16).reshape(3, 4)),
         ("32FC1", RANDOM.normal(size=(5, 7)).astype(np.float32)),
         ("32FC1", np.full((2, 2), np.nan, np.float32)),
     ],
 )
-def test_filled(encoding, pixels):
+def test_fill_image(encoding, pixels):
     image = Image()
     image.header.frame_id = "front"
     assert fill_image(image, pixels, encoding) is image
@@ -305,18 +305,18 @@ def test_filled(encoding, pixels):
         ("64FC9", (3, 4), np.float64),
     ],
 )
-def test_an_array_that_is_something_else_is_refused(encoding, shape, kind):
-    with pytest.raises(ConversionError, match="is no image of encoding"):
+def test_an_array_that_does_not_match_its_encoding_is_rejected(encoding, shape, kind):
+    with pytest.raises(ConversionError, match="does not match encoding"):
         fill_image(Image(), np.zeros(shape, kind), encoding)
 
 
 @pytest.mark.parametrize("order", ["bgr", "rgb"])
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_equal_to_cv_bridge(encoding, order):
-    pytest.importorskip("cv_bridge", reason="the distribution's cv_bridge is not installed")
+    pytest.importorskip("cv_bridge", reason="cv_bridge is not installed")
     kind = ENCODINGS[encoding]
     if kind not in conversions._bridged():
-        pytest.skip(f"this cv_bridge does not know {encoding}")
+        pytest.skip(f"this cv_bridge does not support {encoding}")
     for height, width in [(24, 36), (7, 10), (35, 46)]:
         pixels = samples(encoding, height, width)
         bridged = conversions._by_cv_bridge(pixels, kind, order)
@@ -330,6 +330,6 @@ def test_without_cv_bridge_nothing_is_bridged(monkeypatch):
     conversions._bridged.cache_clear()
     try:
         assert conversions._bridged() == frozenset()
-        assert image_of(message("rgb8", picture()), "bgr").shape == (24, 36, 3)
+        assert image_of(message("rgb8", random_image()), "bgr").shape == (24, 36, 3)
     finally:
         conversions._bridged.cache_clear()

@@ -1,4 +1,4 @@
-"""Scores, hysteresis, regions: against their definitions, and over whole histories."""
+"""Scores, hysteresis and regions, against their definitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penumbra.vehicle.monitor import Level, Monitor, MonitorSettings, frame_scor
 from penumbra_msgs.msg import OodAlert
 
 RANDOM = np.random.default_rng(0)
-CALM = MonitorSettings(frame_threshold=0.5, pixel_threshold=0.5, min_region_area=1)
+SETTINGS = MonitorSettings(frame_threshold=0.5, pixel_threshold=0.5, min_region_area=1)
 
 
 def flat(value, height=6, width=8):
@@ -25,13 +25,13 @@ def flat(value, height=6, width=8):
 
 
 def monitor(**changes):
-    started = Monitor(dataclasses.replace(CALM, **changes))
+    started = Monitor(dataclasses.replace(SETTINGS, **changes))
     started.start(0.0)
     return started
 
 
 def levels(over, **changes):
-    """The levels of a new monitor for frames that are over the threshold or not."""
+    """The levels of a new monitor, for frames over the threshold or not."""
     judging = monitor(**changes)
     return [judging.judge(flat(0.9 if high else 0.1), 0.0).level for high in over]
 
@@ -52,8 +52,8 @@ def test_score_is_the_mean_of_the_most_uncertain(fraction):
 
 @pytest.mark.parametrize("fraction", [0.001, 0.01, 0.2, 0.9])
 @pytest.mark.parametrize("special", [0.0, 1.0])
-def test_the_score_does_not_depend_on_where_the_pixels_are(fraction, special):
-    """Also when every sixteenth pixel, from which the score begins, is unlike all others."""
+def test_the_score_does_not_depend_on_the_order_of_pixels(fraction, special):
+    """Also if every sixteenth pixel, which the score samples, differs from all others."""
     values = RANDOM.random(160 * 200)
     values[::16] = special
     values = values.reshape(160, 200).astype(np.float32)
@@ -62,7 +62,7 @@ def test_the_score_does_not_depend_on_where_the_pixels_are(fraction, special):
     assert frame_score(values, fraction) == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_small_object_shows_in_the_score_and_not_in_the_mean():
+def test_a_small_object_raises_the_score_but_not_the_mean():
     values = flat(0.05, 360, 480)
     values[100:140, 200:240] = 0.4  # 0.93 % of the frame
     assert frame_score(values, 0.01) > 0.35
@@ -70,15 +70,15 @@ def test_a_small_object_shows_in_the_score_and_not_in_the_mean():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_not_a_number_cannot_hide(bad):
+def test_a_non_finite_pixel_raises_an_alert(bad):
     values = flat(0.01, 40, 50)
     values[7, 9] = bad
     assert frame_score(values, 0.01) == math.inf
     judging = monitor()
-    judgement = judging.judge(values, 0.0)
-    assert judgement.level == Level.WARN
-    assert "non-finite" in judgement.reason
-    [region] = judgement.regions
+    verdict = judging.judge(values, 0.0)
+    assert verdict.level == Level.WARN
+    assert "non-finite" in verdict.reason
+    [region] = verdict.regions
     assert (region.x, region.y, region.area) == (9, 7, 1)
     assert region.max_uncertainty == math.inf
     judging.judge(values, 0.0)
@@ -86,7 +86,7 @@ def test_what_is_not_a_number_cannot_hide(bad):
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (3,), (2, 3, 4), ()])
-def test_a_map_of_another_shape_is_refused(shape):
+def test_a_map_of_invalid_shape_is_rejected(shape):
     with pytest.raises(PenumbraError, match="height x width"):
         monitor().judge(np.zeros(shape, np.float32), 0.0)
 
@@ -94,7 +94,7 @@ def test_a_map_of_another_shape_is_refused(shape):
 def test_regions():
     values = flat(0.1, 40, 60)
     values[2:5, 3:10] = 0.6  # 21 pixels
-    values[10:20, 30:40] = 0.7  # 100 pixels, with a hole that holds another
+    values[10:20, 30:40] = 0.7  # 100 pixels, with a hole that contains another
     values[12:18, 32:38] = 0.1
     values[14:16, 34:36] = 0.8  # 4
     values[30, 50] = values[31, 51] = values[32, 50] = 0.9  # touching at corners: 3
@@ -115,7 +115,7 @@ def test_regions():
 
 
 def flood(over):
-    """Connected components the slow way: lists of (row, column), corners touching."""
+    """Connected components by flood fill, diagonals included: lists of (row, column)."""
     left, found = set(zip(*np.nonzero(over), strict=True)), []
     while left:
         start = left.pop()
@@ -133,7 +133,7 @@ def flood(over):
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.95])
 @pytest.mark.parametrize("size", [(30, 40), (17, 5), (1, 60), (300, 330)])  # short, long labels
-def test_regions_against_a_flood(size, share):
+def test_regions_against_a_flood_fill(size, share):
     values = RANDOM.random(size).astype(np.float32)
     areas = flood(values > 1 - share)
     regions, fraction = uncertain_regions(values, 1 - share, 1, 10**6)
@@ -154,21 +154,21 @@ def test_regions_against_a_flood(size, share):
 OK, WARN, ALERT = Level.OK, Level.WARN, Level.ALERT
 
 
-def test_raised_by_three_of_five_and_cleared_by_eight_of_ten():
+def test_three_of_five_frames_raise_an_alert_and_eight_of_ten_end_it():
     assert levels([0, 1, 0, 1, 0, 0, 1, 0]) == [OK, WARN, OK, WARN, OK, OK, WARN, OK]
     assert levels([1, 1, 1]) == [WARN, WARN, ALERT]
     assert levels([1, 0, 1, 0, 1]) == [WARN, OK, WARN, OK, ALERT]
     assert levels([1, 1, 1] + [0] * 9) == [WARN, WARN, ALERT, *[ALERT] * 7, OK, OK]
-    # Two of the ten may be over, and the last of them leaves with WARN.
+    # Two of the ten may be over; if the last one is, the level is WARN.
     assert levels([1, 1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1])[-3:] == [ALERT, OK, WARN]
 
 
-def test_frames_before_the_alert_do_not_clear_it():
+def test_frames_before_the_alert_do_not_end_it():
     assert levels([0] * 10 + [1, 1, 1] + [0] * 7)[-7:] == [ALERT] * 7
 
 
 def reference(over, raise_frames, clear_frames):
-    """The definition, written out over the whole history each time."""
+    """The definition, evaluated over the whole history."""
     found, raised_at = [], None
     for now in range(len(over)):
         needed, window = raise_frames
@@ -194,7 +194,7 @@ def test_hysteresis_against_its_definition(over, raise_frames, clear_frames):
     assert found == reference(over, raise_frames, clear_frames)
 
 
-def test_reasons_can_be_read():
+def test_reasons():
     judging = monitor()
     assert judging.judge(flat(0.1), 0).reason == "score 0.1 under 0.5"
     assert judging.judge(flat(0.9), 0).reason == "score 0.9 over 0.5 in 1 of 2 frames"
@@ -205,12 +205,12 @@ def test_reasons_can_be_read():
     assert reason == "score 0.1 under 0.5 in 3 of 8 frames that end the alert"
 
 
-def test_a_judgement_holds_what_it_was_judged_by():
-    judgement = monitor().judge(flat(0.9), 0.0)
-    assert (judgement.frame_threshold, judgement.pixel_threshold) == (0.5, 0.5)
-    assert judgement.score == pytest.approx(0.9)
-    assert judgement.uncertain_fraction == 1
-    [region] = judgement.regions
+def test_a_verdict_states_its_thresholds_and_score():
+    verdict = monitor().judge(flat(0.9), 0.0)
+    assert (verdict.frame_threshold, verdict.pixel_threshold) == (0.5, 0.5)
+    assert verdict.score == pytest.approx(0.9)
+    assert verdict.uncertain_fraction == 1
+    [region] = verdict.regions
     assert (region.x, region.y, region.width, region.height) == (0, 0, 8, 6)
 
 
@@ -220,7 +220,7 @@ def test_a_score_at_the_threshold_is_not_over_it():
     assert monitor().judge(values, 0.0).regions == ()
 
 
-def test_stale_by_the_callers_clock_and_only_once():
+def test_stale_follows_the_callers_clock_and_is_returned_once():
     judging = monitor(stale_after=1.0)
     assert judging.level == Level.STARTING
     assert judging.check(0.9) is None
@@ -236,15 +236,15 @@ def test_stale_by_the_callers_clock_and_only_once():
     assert judging.check(6.1).level == Level.STALE
 
 
-def test_not_stale_before_it_was_started():
-    judging = Monitor(CALM)
+def test_not_stale_before_the_start():
+    judging = Monitor(SETTINGS)
     assert judging.check(1e9) is None
     started = judging.start(7.0, "building the engine")
     assert (started.level, started.reason) == (Level.STARTING, "building the engine")
     assert judging.check(7.5) is None
 
 
-def test_a_failure_is_stale_at_once():
+def test_a_failure_is_stale_immediately():
     judging = monitor()
     judging.judge(flat(0.1), 0.0)
     failed = judging.fail("out of memory")
@@ -264,10 +264,10 @@ def test_a_gap_neither_ends_an_alert_nor_raises_one():
     for _ in range(2):
         judging.judge(flat(0.9), 0.0)
     judging.check(10.0)
-    assert judging.judge(flat(0.9), 10.0).level == WARN  # the first of the new frames
+    assert judging.judge(flat(0.9), 10.0).level == WARN  # the first frame after the gap
 
 
-def test_starting_anew_forgets():
+def test_a_restart_resets_the_history():
     judging = monitor()
     for _ in range(3):
         judging.judge(flat(0.9), 0.0)
@@ -275,13 +275,13 @@ def test_starting_anew_forgets():
     assert judging.judge(flat(0.1), 1.0).level == OK
 
 
-def test_settings_may_change_and_the_history_stays():
+def test_new_settings_keep_the_history():
     judging = monitor()
     for _ in range(2):
         assert judging.judge(flat(0.4), 0.0).level == OK
-    judging.settings = dataclasses.replace(CALM, frame_threshold=0.3)
-    assert judging.judge(flat(0.4), 0.0).level == ALERT  # the third that is over the new one
-    judging.settings = dataclasses.replace(CALM, frame_threshold=0.6, clear_frames=(1, 1))
+    judging.settings = dataclasses.replace(SETTINGS, frame_threshold=0.3)
+    assert judging.judge(flat(0.4), 0.0).level == ALERT  # the third over the new threshold
+    judging.settings = dataclasses.replace(SETTINGS, frame_threshold=0.6, clear_frames=(1, 1))
     assert judging.judge(flat(0.4), 0.0).level == OK
     assert judging.settings.frame_threshold == 0.6
 
@@ -304,14 +304,14 @@ def test_settings_may_change_and_the_history_stays():
         ({"stale_after": math.nan}, "stale_after is nan"),
     ],
 )
-def test_bad_settings_say_what_is_wrong(changes, words):
+def test_invalid_settings_are_rejected(changes, words):
     with pytest.raises(PenumbraError) as caught:
-        dataclasses.replace(CALM, **changes)
+        dataclasses.replace(SETTINGS, **changes)
     assert words in str(caught.value)
 
 
 def test_one_thread_judges_and_another_checks():
-    """No level is lost or made up when a timer looks in between."""
+    """Concurrent checks neither lose nor invent a level."""
     judging, wrong = monitor(stale_after=0.5), []
     done = threading.Event()
 
@@ -319,7 +319,7 @@ def test_one_thread_judges_and_another_checks():
         while not done.is_set():
             if judging.check(0.1) is not None:
                 wrong.append("stale")
-            judging.settings = CALM
+            judging.settings = SETTINGS
 
     timer = threading.Thread(target=look)
     timer.start()

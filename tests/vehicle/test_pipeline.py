@@ -1,4 +1,4 @@
-"""From an image to a result: everything that the node does, without ROS and without torch."""
+"""From an image to a result, without ROS and torch."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_segmentation(street):
     np.testing.assert_array_equal(result.confidence, outputs["confidence"])
     assert (result.disparity, result.disparity_std) == (None, None)
     assert result.scores == {"frame_score": float(outputs["frame_score"])}
-    # Float32 sums of 1,728 pixels in two orders.
+    # Float32 sums of 1,728 pixels in different order.
     assert result.scores["frame_score"] == pytest.approx(result.uncertainty.mean(), rel=1e-5)
     assert result.maps == {}
     assert result.times.inference > 0
     assert result.verdict is None
 
 
-def test_what_is_asked_for_comes_along(street):
+def test_requested_outputs_are_returned(street):
     wanted = ("labels", "uncertainty", "entropy")
     with Pipeline(street, PipelineConfig("onnxruntime", wanted)) as pipeline:
         result = pipeline.process(tiny_bundles.image())
@@ -60,7 +60,7 @@ def test_what_is_asked_for_comes_along(street):
     assert result.scores == {}
 
 
-def test_alerts_go_by_the_map_that_the_bundle_names(tmp_path, street):
+def test_alerts_are_based_on_the_map_named_in_the_bundle(tmp_path, street):
     thresholds = {"pixel": 1.0, "frame": 1.0, "false_alarm_rate": 0.01, "frames": 50}
     by_entropy = tiny_bundles.segmentation(
         tmp_path / "entropy", thresholds={**thresholds, "map": "entropy", "score_fraction": 0.2}
@@ -76,7 +76,7 @@ def test_alerts_go_by_the_map_that_the_bundle_names(tmp_path, street):
     assert result.judged is result.uncertainty
 
 
-def test_what_a_result_needs_comes_along_though_others_were_asked_for(tmp_path, street, ahead):
+def test_required_outputs_are_computed_whatever_is_requested(tmp_path, street, ahead):
     thresholds = {"pixel": 1.0, "frame": 1.0, "false_alarm_rate": 0.01, "frames": 50}
     by_entropy = tiny_bundles.segmentation(
         tmp_path / "entropy", thresholds={**thresholds, "map": "entropy"}
@@ -92,13 +92,13 @@ def test_what_a_result_needs_comes_along_though_others_were_asked_for(tmp_path, 
         assert least.scores == {}
 
 
-def test_an_output_that_the_bundle_does_not_have_is_refused(street, ahead):
+def test_an_output_that_the_bundle_does_not_have_is_rejected(street, ahead):
     for bundle, name in ((street, "disparity"), (ahead, "labels"), (ahead, "entropy")):
         with pytest.raises(PenumbraError, match="has no output"):
             Pipeline(bundle, PipelineConfig("onnxruntime", (name,)))
 
 
-def test_depth_is_not_judged_by_a_map_that_its_bundle_does_not_have(tmp_path):
+def test_thresholds_of_a_map_that_the_bundle_does_not_have_are_rejected(tmp_path):
     thresholds = {"pixel": 1.0, "frame": 1.0, "false_alarm_rate": 0.01, "frames": 50}
     bundle = tiny_bundles.depth(tmp_path / "odd", thresholds={**thresholds, "map": "entropy"})
     with pytest.raises(PenumbraError, match="has no output"):
@@ -124,13 +124,13 @@ def test_depth(ahead):
 
 
 def test_the_camera_sets_the_scale(ahead):
-    """The same lens on a picture of half the width has half the focal length in pixels."""
+    """The same lens with an image of half the width has half the focal length in pixels."""
     image = tiny_bundles.image()
     with Pipeline(ahead, CONFIG) as pipeline:
         own = pipeline.process(image)
         full = pipeline.process(image, PinholeCamera(focal_px=720, width_px=1200))
         half = pipeline.process(image, PinholeCamera(focal_px=360, width_px=600))
-        with pytest.raises(PenumbraError, match="focal length of 0 image widths .* K"):
+        with pytest.raises(PenumbraError, match="focal length of 0 image widths: .* K"):
             pipeline.process(image, PinholeCamera(focal_px=0, width_px=1200))
     np.testing.assert_array_equal(full.prediction, half.prediction)
     ratio = 0.6 / tiny_bundles.FOCAL_PER_WIDTH
@@ -142,19 +142,19 @@ SCALE = DepthSpec(baseline_m=0.54, focal_per_width=0.58, max_depth_m=80.0)
 
 
 def test_the_std_of_depth_is_first_order():
-    """Against samples: σ is 1 % of d, so that the neglected second order is 1e-4 of σ_z."""
+    """Against samples: σ is 1 % of d, so the neglected second order is 1e-4 of σ_z."""
     generator = np.random.default_rng(0)
     disparity = np.array([0.02, 0.1, 0.4], np.float32)
     std = 0.01 * disparity
     _, found, _ = depth_of(disparity, std, SCALE)
     samples = disparity + std * generator.standard_normal((400_000, 3))
     sampled = (SCALE.focal_per_width * SCALE.baseline_m / samples).std(0)
-    # The std of 400,000 samples is known to 1 / sqrt(800,000) = 0.11 %; four of those.
+    # The std of 400,000 samples has an error of 1 / sqrt(800,000) = 0.11 %; four times that.
     np.testing.assert_allclose(found, sampled, rtol=4.5e-3)
 
 
-def test_far_away_depth_is_capped():
-    """At no disparity, or less, there is still a number, and a std, and no warning."""
+def test_depth_is_clipped_at_its_maximum():
+    """Zero and negative disparity give a finite depth and std, without a warning."""
     least = SCALE.focal_per_width * SCALE.baseline_m / SCALE.max_depth_m
     disparity = np.array([-0.1, 0, 1e-30, least / 2, 2 * least], np.float32)
     std = np.full(5, 0.1 * least, np.float32)
@@ -170,11 +170,11 @@ def test_confidence_stays_between_zero_and_one():
     std = np.array([0, 0.05, 0.4], np.float32)
     _, _, confidence = depth_of(disparity, std, SCALE)
     np.testing.assert_allclose(confidence, [1, 0.5, 0], atol=1e-7)
-    assert disparity.tolist() == np.full(3, 0.1, np.float32).tolist()  # left as it was
+    assert disparity.tolist() == np.full(3, 0.1, np.float32).tolist()  # unmodified
 
 
 def test_cameras_share_a_pipeline(ahead):
-    """Four threads, each with its own pictures: nobody gets another's result."""
+    """Four threads with different images: each gets its own result."""
     images = [tiny_bundles.image(seed=seed) for seed in range(4)]
     with Pipeline(ahead, CONFIG) as pipeline:
         wanted = [pipeline.process(image) for image in images]
@@ -195,7 +195,7 @@ def test_cameras_share_a_pipeline(ahead):
     assert wrong == []
 
 
-def test_a_bad_image_is_refused_and_the_next_one_is_processed(street):
+def test_a_bad_image_is_rejected_and_the_next_one_is_processed(street):
     with Pipeline(street, CONFIG) as pipeline:
         for bad in (None, np.zeros((36, 48)), np.zeros((0, 0, 3), np.uint8)):
             with pytest.raises(PenumbraError):
@@ -215,7 +215,7 @@ def test_an_image_is_fitted_to_the_size_of_the_engine(tmp_path):
     np.testing.assert_array_equal(result.uncertainty, again.uncertainty)
 
 
-def test_a_frame_is_judged_where_there_is_a_monitor(street):
+def test_a_frame_is_judged_if_a_monitor_is_given(street):
     monitor = Monitor(MonitorSettings(frame_threshold=0.0, pixel_threshold=0.0))
     monitor.start(0.0)
     with Pipeline(street, CONFIG) as pipeline:
@@ -230,7 +230,7 @@ def test_a_frame_is_judged_where_there_is_a_monitor(street):
 @pytest.mark.parametrize(
     "change", [lambda a: a[:-1], lambda a: a.astype(np.float64), lambda a: a[None]]
 )
-def test_outputs_that_do_not_match_the_manifest_are_refused(street, monkeypatch, change):
+def test_outputs_that_do_not_match_the_manifest_are_rejected(street, monkeypatch, change):
     with Pipeline(street, CONFIG) as pipeline:
         runner = pipeline._runner
         infer = runner.infer
@@ -244,8 +244,8 @@ def test_outputs_that_do_not_match_the_manifest_are_refused(street, monkeypatch,
             pipeline.process(tiny_bundles.image())
 
 
-def test_without_activation_it_says_so(street):
-    with pytest.raises(PenumbraError, match="not active"):
+def test_an_inactive_pipeline_raises(street):
+    with pytest.raises(PenumbraError, match="inactive: call"):
         Pipeline(street, CONFIG).process(tiny_bundles.image())
 
 

@@ -1,4 +1,4 @@
-"""From maps and scores to one verdict per frame, with its causes."""
+"""The monitor: one verdict per frame, with its causes."""
 
 from penumbra.vehicle.monitor.levels import Level
 from penumbra.vehicle.monitor.monitor import Monitor

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Level(IntEnum):
-    """As in penumbra_msgs/OodAlert, where 0 is STARTING: an empty message is never OK."""
+    """Levels as in penumbra_msgs/OodAlert; 0 is STARTING, so that an empty message is never OK."""
 
     STARTING = 0
     OK = 1

@@ -1,11 +1,11 @@
-"""From the maps of one camera, frame after frame, to a level with hysteresis.
+"""The level of one camera, with hysteresis over its frames.
 
     monitor = Monitor(MonitorSettings(frame_threshold=0.22, pixel_threshold=0.15))
     monitor.start(time.monotonic())
     verdict = monitor.judge(result.uncertainty, time.monotonic())   # for every frame
     late = monitor.check(time.monotonic())                          # by a timer: STALE, or None
 
-All times are seconds of a steady clock that the caller reads: simulated time stops with its bag.
+The caller passes times of a steady clock, in seconds: simulated time stops with its bag.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ NO_THRESHOLDS = (
 
 
 class Monitor:
-    """The level of one camera. May be called from several threads.
+    """The level of one camera. Thread-safe.
 
-    OK and WARN follow the single frame; ALERT comes with enough of the last frames over the
-    threshold and goes with enough under it. A gap in the frames (STALE) does not end an ALERT:
-    only frames under the threshold do. Without thresholds no frame is OK.
+    OK and WARN follow the single frame. An ALERT is raised by enough recent frames over the
+    threshold, and ended by enough frames under it. A gap in the frames (STALE) does not end an
+    ALERT. Without thresholds no frame is OK.
     """
 
     def __init__(self, settings: MonitorSettings) -> None:
         self._lock = Lock()
         self._settings = settings
-        # Scores and not levels: a new threshold also holds for the frames just seen.
+        # Scores, not levels: a new threshold also applies to recent frames.
         self._scores: deque[float] = deque(maxlen=LONGEST_WINDOW)
         self._alert = False
         self._frames_in_alert = 0  # judged since it was raised
         self._level = Level.STARTING
-        self._heard = math.nan  # when the last frame was judged, or the monitor started
+        self._last_frame = math.nan  # time of the last verdict on a frame, or of the start
         self._verdicts = 0
 
     @property
     def settings(self) -> MonitorSettings:
-        """May be replaced at any time; the frames seen so far are kept."""
+        """The settings; may be replaced at any time without losing the history."""
         return self._settings
 
     @settings.setter
@@ -60,27 +60,27 @@ class Monitor:
 
     @property
     def level(self) -> Level:
-        """After hysteresis."""
+        """The current level, after hysteresis."""
         return self._level
 
     def start(self, now: float, reason: str = "waiting for the first result") -> Verdict:
-        """Forget everything; the time to STALE counts from now."""
+        """Reset the history; the time to STALE counts from now."""
         with self._lock:
             self._scores.clear()
             self._alert = False
             self._level = Level.STARTING
-            self._heard = now
+            self._last_frame = now
             return self._without_frame(reason)
 
     def judge(self, uncertainty: np.ndarray, now: float) -> Verdict:
-        """The verdict after this frame."""
+        """Judge one frame and return the verdict."""
         settings = self._settings
         score = frame_score(uncertainty, settings.score_fraction)
         regions, fraction = uncertain_regions(
             uncertainty, settings.pixel_threshold, settings.min_region_area, settings.max_regions
         )
         with self._lock:
-            self._heard = now
+            self._last_frame = now
             self._scores.append(score)
             reason = self._step(score, settings)
             cause = CauseVerdict(
@@ -94,19 +94,19 @@ class Monitor:
             return self._verdict(cause, settings, fraction, regions)
 
     def check(self, now: float, missing: str = "result") -> Verdict | None:
-        """STALE, once, when nothing has been judged for too long; otherwise None.
+        """Return STALE once if the last frame is too old, otherwise None.
 
-        `missing` names it: "image" if none has arrived, "result" if none was computed.
+        `missing` appears in the reason: "image" if none arrived, "result" if none was computed.
         """
         with self._lock:
-            silence = now - self._heard
+            silence = now - self._last_frame
             limit = self._settings.stale_after
             if not silence > limit:
                 return None
             return self._stale(f"no {missing} for {silence:.1f} s (limit {limit:g} s)")
 
     def fail(self, reason: str) -> Verdict | None:
-        """STALE at once, for a known failure; None if the level is STALE already."""
+        """Set STALE immediately, for a known failure; None if the level is STALE already."""
         with self._lock:
             return self._stale(reason)
 
@@ -114,7 +114,7 @@ class Monitor:
         if self._level == Level.STALE:
             return None
         self._level = Level.STALE
-        self._scores.clear()  # frames before a gap are not neighbours of those after it
+        self._scores.clear()  # hysteresis does not span a gap
         self._frames_in_alert = 0
         return self._without_frame(reason)
 
@@ -143,11 +143,11 @@ class Monitor:
         return self._verdict(cause, self._settings)
 
     def _step(self, score: float, settings: MonitorSettings) -> str:
-        """Set the level after the newest of the scores; returns the reason."""
+        """Update the level with the latest score; returns the reason."""
         needed, window = settings.raise_frames
         over = self._count_over(window, settings)
-        seen = min(window, len(self._scores))
-        tally = f"in {over} of {seen} frame{'s' if seen > 1 else ''}"
+        judged = min(window, len(self._scores))
+        tally = f"in {over} of {judged} frame{'s' if judged > 1 else ''}"
         self._frames_in_alert += 1
         if over >= needed:
             if not self._alert:
@@ -179,6 +179,6 @@ class Monitor:
 
 
 def _is_over(score: float, settings: MonitorSettings) -> bool:
-    """Without a threshold, only a non-finite score is over it."""
+    """Whether the score is over its threshold; without one, whether it is non-finite."""
     threshold = settings.frame_threshold
     return math.isinf(score) if threshold is None else score > threshold

@@ -1,4 +1,4 @@
-"""What is concluded from a frame, or from its absence."""
+"""The verdict on a frame, or on missing frames."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Cause(str, Enum):
 
 
 class Direction(Enum):
-    """On which side of its threshold a score is abnormal."""
+    """The side of its threshold on which a score is abnormal."""
 
     ABOVE = 1
     BELOW = -1
@@ -28,7 +28,7 @@ class Direction(Enum):
 
 @dataclass(frozen=True)
 class CauseVerdict:
-    """One cause: its score, what the score is held against, and the level it supports."""
+    """One cause: its score, its threshold, and its level."""
 
     cause: Cause
     level: Level
@@ -40,14 +40,14 @@ class CauseVerdict:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The level after one frame; STARTING and STALE are about no frame."""
+    """The level after one frame; STARTING and STALE refer to no frame."""
 
     level: Level
     score: float  # NaN when no frame was judged; infinite when a pixel is non-finite
     uncertain_fraction: float  # of pixels over pixel_threshold; NaN when no frame was judged
     regions: tuple[Region, ...]  # the largest first
-    reason: str  # one line for a person
+    reason: str  # one human-readable line
     frame_threshold: float | None
     pixel_threshold: float | None
-    number: int  # counts the verdicts of one monitor: a later one supersedes an earlier one
+    number: int  # counter of the monitor's verdicts: later ones supersede earlier ones
     causes: tuple[CauseVerdict, ...] = ()

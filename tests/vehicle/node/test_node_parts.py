@@ -18,6 +18,7 @@ from std_msgs.msg import Header
 from penumbra.errors import PenumbraError
 from penumbra.share import bundle_folder, config_folder
 from penumbra.vehicle.conversions import fill_image
+from penumbra.vehicle.image_fit import fit_to_size
 from penumbra.vehicle.monitor import Level, Monitor
 from penumbra.vehicle.node import alerts, engine_supervisor
 from penumbra.vehicle.node.camera import CameraStream
@@ -29,7 +30,6 @@ from penumbra.vehicle.node.frame_counts import WINDOW, Rate
 from penumbra.vehicle.node.intake import Arrived
 from penumbra.vehicle.node.mailbox import Mailbox
 from penumbra.vehicle.node.parameters import defaults
-from penumbra.vehicle.pictures import fit_to_size
 from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 from penumbra.vehicle.runners import RunnerError, RunnerSettings, engine
 from penumbra.vehicle.runners.tensorrt import TensorRTRTXRunner

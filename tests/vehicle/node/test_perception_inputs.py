@@ -10,8 +10,8 @@ from perception import running
 from rcl_interfaces.srv import GetParameters
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2
 
+from penumbra.vehicle.image_fit import fit_to_size
 from penumbra.vehicle.node.camera import UNCALIBRATED_FRAMES
-from penumbra.vehicle.pictures import fit_to_size
 from penumbra.vehicle.pipeline import PinholeCamera, Pipeline, PipelineConfig
 from penumbra.vehicle.runners import RunnerSettings
 from penumbra_msgs.msg import FrameStats, OodAlert

@@ -1,4 +1,4 @@
-"""Images as arrays: fitted to the size that an engine takes."""
+"""Scaling of images to the input size of the engine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import numpy as np
 
 
 def fit_to_size(image: np.ndarray, size: tuple[int | None, int | None]) -> np.ndarray:
-    """The image scaled to the height and width that the engine takes; None takes any.
+    """Scale the image to this height and width; None keeps an extent.
 
-    Shrinking averages over the pixels that fall together (`INTER_AREA`), enlarging is bilinear.
+    Shrinking averages over pixel areas (`INTER_AREA`), enlarging is bilinear.
     """
     height, width = (wanted or found for wanted, found in zip(size, image.shape[:2], strict=True))
     if image.shape[:2] == (height, width):
