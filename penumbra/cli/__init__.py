@@ -3,11 +3,11 @@
 A verb module `penumbra/cli/<verb>.py` has
 
 - a docstring whose first line is the verb's summary in `penumbra --help`,
-- `EXAMPLE`, a command line that works as it stands,
+- `EXAMPLE`, a working command line,
 - `add_arguments(parser)`, and
 - `run(arguments) -> int | None`, the exit code (None is 0).
 
-It imports nothing heavy at its top: `penumbra --help` reads every verb and stays under 0.3 s. Work
-of more than two seconds shows a tqdm bar; a result that a machine may read comes with `--json`; a
-user's mistake is a PenumbraError, which becomes one line and exit code 2.
+Its top level imports nothing heavy: `penumbra --help` imports every verb and stays under 0.3 s.
+Work of more than two seconds shows a tqdm bar; `--json` prints machine-readable results; a user's
+mistake is a PenumbraError, reported in one line with exit code 2.
 """

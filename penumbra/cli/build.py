@@ -1,18 +1,18 @@
-"""Build the TensorRT engine of a bundle and keep it in the engine cache.
+"""Build the TensorRT engine of a bundle and store it in the engine cache.
 
-An engine that fits is not built twice. Without --build-only one image is then run through the
-engine, so that what does not work shows now and not on the road.
+A cached engine is not built again. Without --build-only one image is then run through the engine,
+so that a failure shows now and not on the road.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penumbra.errors import PenumbraError
 from penumbra.options import width_and_height
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size",
         metavar="WIDTHxHEIGHT",
-        help="of the images, for a bundle that takes any",
+        help="of the images, for a bundle that takes any size",
     )
     parser.add_argument("--workspace-mb", type=int, help="limit of the engine's scratch memory")
     parser.add_argument(
         "--engine-cache-dir",
         type=Path,
-        help="where engines are kept (default: engines in $PENUMBRA_CACHE or ~/.cache/penumbra)",
+        help="folder of the engines (default: engines in $PENUMBRA_CACHE or ~/.cache/penumbra)",
     )
     parser.add_argument("--device", type=int, default=0, help="number of the GPU (default: 0)")
     parser.add_argument("--build-only", action="store_true", help="do not run an image through it")
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build or find the engine, try it, say where it is."""
+    """Build or find the engine, try it, and print its path."""
     from penumbra.bundle import load_bundle
     from penumbra.vehicle.runners import RunnerSettings, create, engine
 
@@ -71,23 +71,21 @@ def run(arguments: argparse.Namespace) -> int:
     needed = engine.find(bundle, arguments.backend, settings, arguments.compute_capability)
     start = time.perf_counter()
     built = _build(needed, arguments.force)
+    seconds, size = time.perf_counter() - start, needed.path.stat().st_size
     facts = {
         "engine": str(needed.path),
-        "bytes": needed.path.stat().st_size,
+        "bytes": size,
         "built": built,
-        "seconds": round(time.perf_counter() - start, 3),
+        "seconds": round(seconds, 3),
     }
+    how = f"built in {seconds:.1f} s" if built else "found in the cache"
+    lines = [f"{needed.path}: {size / 2**20:.1f} MiB, {how}"]
     if not arguments.build_only:
         with create(arguments.backend, bundle, settings=settings) as runner:
-            facts |= {"frame_ms": _frame_ms(runner), "runner": runner.description}
-    if arguments.json:
-        json.dump(facts, sys.stdout)
-        print()
-        return 0
-    how = f"built in {facts['seconds']:.1f} s" if built else "was there already"
-    print(f"{needed.path}: {facts['bytes'] / 2**20:.1f} MiB, {how}")
-    if "frame_ms" in facts:
-        print(f"{facts['runner']}: {facts['frame_ms']:.2f} ms for one image")
+            frame_ms = _frame_ms(runner)
+            facts |= {"frame_ms": frame_ms, "runner": runner.description}
+            lines.append(f"{runner.description}: {frame_ms:.2f} ms for one image")
+    print(json.dumps(facts) if arguments.json else "\n".join(lines))
     return 0
 
 
@@ -104,14 +102,13 @@ def _build(needed: Engine, force: bool) -> bool:
 
 
 def _check_gpu(arguments: argparse.Namespace) -> None:
-    """That there is a GPU to build for or to try the engine on, before anything is built."""
-    from penumbra.errors import PenumbraError
-    from penumbra.vehicle.runners.base import RunnerError
+    """Raise if there is no GPU to build for, or to try the engine on, before building."""
+    from penumbra.vehicle.runners import RunnerError
     from penumbra.vehicle.runners.cuda import Cuda
 
     wanted = arguments.compute_capability
     if arguments.build_only and wanted is not None and arguments.backend == "tensorrt-rtx":
-        return  # which needs none
+        return  # needs no GPU
     try:
         present = Cuda(arguments.device).capability
     except RunnerError as error:
@@ -129,7 +126,9 @@ def _check_gpu(arguments: argparse.Namespace) -> None:
 def _frame_ms(runner: Runner) -> float:
     import numpy as np
 
-    height, width = runner.image_size
+    height, width = runner.image_size  # an engine has one size
+    if height is None or width is None:
+        raise PenumbraError(f"{runner.description} takes images of any size")
     image = np.zeros((height, width, 3), np.uint8)
     start = time.perf_counter()
     runner.infer(image)

@@ -1,7 +1,7 @@
-"""Send a drive through the real node and show where it should not be trusted.
+"""Send a drive through the real node and show where its output should not be trusted.
 
-Without an argument: a rendered street into which something comes that no model has seen. Or your
-own bag, folder of pictures or video. The node runs in a process of its own, over real DDS.
+Without an argument: a rendered street that an object of no trained class enters. Or your own bag,
+folder of images or video. The node runs in its own process and communicates over DDS.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ EXAMPLE = "penumbra demo --out penumbra-demo"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to look at, with which model, and where to put what was seen."""
-    parser.add_argument("source", type=Path, nargs="?", help="BAG, DIR of pictures or VIDEO")
+    """The drive, the model, and the folder of the results."""
+    parser.add_argument("source", type=Path, nargs="?", help="BAG, DIR of images or VIDEO")
     parser.add_argument("--bundle", default="segnet-street", help="default: segnet-street")
     parser.add_argument("--runner", default="auto", help="default: auto")
-    parser.add_argument("--frames", type=int, help="only so many")
+    parser.add_argument("--frames", type=int, help="at most this many")
     parser.add_argument("--out", type=Path, default=Path("penumbra-demo"), help="(penumbra-demo)")
-    parser.add_argument("--json", action="store_true", help="print the result for machines")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,7 +60,7 @@ def _facts(finding: DemoSummary) -> dict[str, Any]:
         "latency_p50_ms": float(np.nanmedian(latency)),
         "latency_p99_ms": float(np.nanquantile(latency, 0.99)),
         "visible_from_s": finding.visible_from,
-        "alerts": [{"at_s": said.time, "reason": said.reason} for said in finding.alerts],
+        "alerts": [{"at_s": frame.time, "reason": frame.reason} for frame in finding.alerts],
         "failure": finding.failure,
     }
 

@@ -1,18 +1,17 @@
-"""Measure on ordinary frames from which uncertainty on a pixel or a frame is out of distribution.
+"""Fit the thresholds of alerts: above which uncertainty a pixel or frame is out of distribution.
 
-Give frames that the model was not trained on and on which all is as it should be: a folder of
-pictures, one in CamVid's layout (its val/ is taken), or a video; best of all, frames that follow
-each other as they do on the vehicle. The thresholds are written into the bundle's manifest; the
-model stays as it is.
+Give ordinary frames that the model was not trained on: a folder of images, one in CamVid's layout
+(its val/ is used), or a video; best are consecutive frames, as on the vehicle. The thresholds are
+written into the bundle's manifest; the model does not change.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penumbra.errors import PenumbraError
 
@@ -23,14 +22,45 @@ if TYPE_CHECKING:
     from penumbra.bundle import Bundle
 
 EXAMPLE = "penumbra fit-alerts bundles/street --images streets --false-alarm-rate 0.01"
-_PIXELS_PER_FRAME = 4096  # drawn at random: more than enough for a quantile over all frames
+_PIXELS_PER_FRAME = 4096  # drawn at random: enough for a quantile over all frames
+
+
+@dataclass(frozen=True)
+class AlertFit:
+    """The fitted thresholds, and what the measured frames say about them.
+
+    Scores of consecutive frames are correlated, so that the frames count as `effective_frames`
+    independent ones; `persistence` is the share of the highest tenth that is followed by another.
+    """
+
+    pixel: float
+    frame: float
+    false_alarm_rate: float  # supported by the number of frames
+    frames: int
+    map: str
+    score_fraction: float
+    source: str
+    asked_rate: float
+    extrapolated: bool  # the rate asked for is below what the frames support
+    frames_over: int
+    median_score: float
+    largest_score: float
+    correlation: float
+    effective_frames: float
+    persistence: float
+    rate_at_most: float  # at 95 % confidence
+    alerts_seen: int
+    alerts_per_hour_independent: float
+    alerts_per_hour: float
+    alerts_per_hour_extrapolated: float
+    uncertainty_top: float
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which bundle, which frames, how many false alarms."""
     parser.add_argument("bundle", type=Path, help="folder that `penumbra export` wrote")
     parser.add_argument(
-        "--images", type=Path, required=True, help="folder of pictures, CamVid's layout, or a video"
+        "--images", type=Path, required=True, help="folder of images, CamVid's layout, or a video"
     )
     parser.add_argument(
         "--false-alarm-rate",
@@ -48,14 +78,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--map",
         choices=("uncertainty", "entropy"),
         default="uncertainty",
-        help="what alerts go by: the standard deviation of the classes, or the entropy of their "
-        "mean, which saw more of the objects without a class (default: uncertainty)",
+        help="the judged map: the standard deviation of the classes, or the entropy of their "
+        "mean, which detected more of the objects without a class (default: uncertainty)",
     )
     parser.add_argument(
         "--score-fraction",
         type=float,
         default=0.01,
-        help="of pixels that make the frame's score (default: 0.01)",
+        help="share of pixels that make up the score of a frame (default: 0.01)",
     )
     parser.add_argument(
         "--rate-hz", type=float, default=10.0, help="frames per second on the vehicle (default: 10)"
@@ -68,14 +98,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("N", "M"),
         help="an alert takes N of M frames, as in the node (default: 3 5)",
     )
-    parser.add_argument("--frames", type=int, help="at most so many (default: all)")
-    parser.add_argument("--runner", default="auto", help="what computes (default: auto)")
-    parser.add_argument("--dry-run", action="store_true", help="measure, and change nothing")
+    parser.add_argument("--frames", type=int, help="at most this many (default: all)")
+    parser.add_argument("--runner", default="auto", help="runner (default: auto)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="measure without changing the bundle"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Judge every frame, set the thresholds, say what they are worth."""
+    """Score every frame, set the thresholds, and print the expected false alerts."""
     from penumbra.bundle import load_bundle
     from penumbra.offline.fitting.thresholds import check_raise_frames
 
@@ -92,26 +124,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.map not in {output.name for output in bundle.outputs}:
         raise PenumbraError(f"--map {arguments.map}: {bundle.name} has no such output")
     scores, pixels, uncertainty = _measure(bundle, drive, source, arguments)
-    facts = _facts(scores, pixels, source, arguments)
-    facts["uncertainty_top"] = 2 * _quantile(uncertainty, arguments)
+    fit = _fit(scores, pixels, uncertainty, source, arguments)
     if not arguments.dry_run:
-        _write(bundle, facts)
-    if arguments.json:
-        json.dump(facts, sys.stdout)
-        print()
-    else:
-        print(_told(bundle, facts, arguments))
+        _write(bundle, fit)
+    print(json.dumps(asdict(fit)) if arguments.json else _text(bundle, fit, arguments))
     return 0
 
 
 def _drive(images: Path, frames: int | None) -> tuple[Drive, str]:
-    """The frames, and what to call them."""
+    """The frames, and the name of their source."""
     from penumbra.bags.frames import FrameSelection
     from penumbra.bags.sources import images_drive, video_drive
 
     selection = FrameSelection(frames=frames)
     if not images.exists():
-        raise PenumbraError(f"no {images}: give a folder of pictures or a video")
+        raise PenumbraError(f"no {images}: give a folder of images or a video")
     if not images.is_dir():
         return video_drive(images, selection), images.name
     if (images / "val").is_dir():
@@ -122,7 +149,7 @@ def _drive(images: Path, frames: int | None) -> tuple[Drive, str]:
 def _measure(
     bundle: Bundle, drive: Drive, source: str, arguments: argparse.Namespace
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The score of every frame in order, some pixels of each, and the uncertainty of the same."""
+    """The score of every frame in order, random pixels of each, and their uncertainty."""
     import numpy as np
     from tqdm import tqdm
 
@@ -156,102 +183,111 @@ def _quantile(pixels: np.ndarray, arguments: argparse.Namespace) -> float:
     return float(np.quantile(pixels, 1 - arguments.pixel_rate))
 
 
-def _facts(
-    scores: np.ndarray, pixels: np.ndarray, source: str, arguments: argparse.Namespace
-) -> dict[str, Any]:
+def _fit(
+    scores: np.ndarray,
+    pixels: np.ndarray,
+    uncertainty: np.ndarray,
+    source: str,
+    arguments: argparse.Namespace,
+) -> AlertFit:
     import numpy as np
 
     from penumbra.offline.fitting.thresholds import (
         alert_rate,
         alerts_in,
+        autocorrelation,
         frame_threshold,
-        likeness,
         upper_bound,
     )
     from penumbra.vehicle.monitor import MonitorSettings
 
     frame = frame_threshold(scores, arguments.false_alarm_rate)
     pixel = _quantile(pixels, arguments)
-    alike = likeness(scores)
-    raise_frames = tuple(arguments.raise_frames)
+    alike = autocorrelation(scores)
+    needed, window = arguments.raise_frames
+    raise_frames = (needed, window)
     settings = MonitorSettings(frame.value, pixel, score_fraction=1.0, raise_frames=raise_frames)
-    hourly = 3600 * arguments.rate_hz
+
+    def per_hour(rate: float, persistence: float) -> float:
+        return 3600 * arguments.rate_hz * alert_rate(rate, persistence, raise_frames)
+
     # As many of the effective frames over the threshold as of all.
     share = alike.effective_frames / scores.size
-    return {
-        "pixel": pixel,
-        "frame": frame.value,
-        "false_alarm_rate": frame.vouched_rate,
-        "frames": int(scores.size),
-        "map": arguments.map,
-        "score_fraction": arguments.score_fraction,
-        "source": source,
-        "asked_rate": frame.asked_rate,
-        "extrapolated": frame.extrapolated,
-        "frames_over": frame.over,
-        "median_score": float(np.median(scores)),
-        "largest_score": float(scores.max()),
-        "correlation": alike.correlation,
-        "effective_frames": alike.effective_frames,
-        "persistence": alike.persistence,
-        "rate_at_most": upper_bound(round(frame.over * share), alike.effective_frames),
-        "alerts_seen": alerts_in(scores, settings),
-        "alerts_per_hour_independent": hourly
-        * alert_rate(frame.vouched_rate, frame.vouched_rate, raise_frames),
-        "alerts_per_hour": hourly * alert_rate(frame.vouched_rate, alike.persistence, raise_frames),
-        "alerts_per_hour_extrapolated": hourly
-        * alert_rate(frame.asked_rate, alike.persistence, raise_frames),
-    }
+    return AlertFit(
+        pixel=pixel,
+        frame=frame.value,
+        false_alarm_rate=frame.supported_rate,
+        frames=int(scores.size),
+        map=arguments.map,
+        score_fraction=arguments.score_fraction,
+        source=source,
+        asked_rate=frame.target_rate,
+        extrapolated=frame.extrapolated,
+        frames_over=frame.over,
+        median_score=float(np.median(scores)),
+        largest_score=float(scores.max()),
+        correlation=alike.correlation,
+        effective_frames=alike.effective_frames,
+        persistence=alike.persistence,
+        rate_at_most=upper_bound(round(frame.over * share), alike.effective_frames),
+        alerts_seen=alerts_in(scores.tolist(), settings),
+        alerts_per_hour_independent=per_hour(frame.supported_rate, frame.supported_rate),
+        alerts_per_hour=per_hour(frame.supported_rate, alike.persistence),
+        alerts_per_hour_extrapolated=per_hour(frame.target_rate, alike.persistence),
+        uncertainty_top=2 * _quantile(uncertainty, arguments),
+    )
 
 
-def _write(bundle: Bundle, facts: dict[str, Any]) -> None:
-    """The same bundle, whole or not at all, with other thresholds."""
-    from penumbra.bundle import write_bundle
+def _write(bundle: Bundle, fit: AlertFit) -> None:
+    """Replace the thresholds of the bundle, atomically."""
+    from penumbra.bundle import Thresholds, rewrite_bundle
 
-    manifest = {k: v for k, v in bundle.manifest.items() if k not in ("schema", "files")}
-    manifest["thresholds"] = {
-        name: facts[name]
-        for name in ("pixel", "frame", "false_alarm_rate", "frames", "map", "score_fraction")
-    }
-    if facts["uncertainty_top"] > 0:
-        manifest["thresholds"]["uncertainty_top"] = facts["uncertainty_top"]
-    write_bundle(bundle.path, manifest, {f: bundle.path / f for f in bundle.manifest["files"]})
+    thresholds = Thresholds(
+        pixel=fit.pixel,
+        frame=fit.frame,
+        false_alarm_rate=fit.false_alarm_rate,
+        frames=fit.frames,
+        map=fit.map,
+        score_fraction=fit.score_fraction,
+        uncertainty_top=fit.uncertainty_top if fit.uncertainty_top > 0 else None,
+    )
+    rewrite_bundle(bundle, alerts=thresholds.entry())
 
 
-def _told(bundle: Bundle, facts: dict[str, Any], arguments: argparse.Namespace) -> str:
+def _text(bundle: Bundle, fit: AlertFit, arguments: argparse.Namespace) -> str:
     unit = "" if bundle.depth is None else " m"
     needed, window = arguments.raise_frames
     lines = [
-        f"{bundle.name}: {facts['frames']} frames of {facts['source']}; scores: median "
-        f"{facts['median_score']:.4g}{unit}, largest {facts['largest_score']:.4g}{unit}",
-        f"pixel threshold {facts['pixel']:.4g}{unit}: {arguments.pixel_rate:.2%} of their pixels "
-        "are over it",
-        f"frame threshold {facts['frame']:.4g}{unit}: {facts['frames_over']} of the frames are "
-        f"over it; asked for: {facts['asked_rate']:.3%}",
+        f"{bundle.name}: {fit.frames} frames of {fit.source}; scores: median "
+        f"{fit.median_score:.4g}{unit}, largest {fit.largest_score:.4g}{unit}",
+        f"pixel threshold {fit.pixel:.4g}{unit}: {arguments.pixel_rate:.2%} of the pixels are "
+        "above it",
+        f"frame threshold {fit.frame:.4g}{unit}: {fit.frames_over} of the frames are above it; "
+        f"requested: {fit.asked_rate:.3%}",
     ]
-    if facts["extrapolated"]:
+    if fit.extrapolated:
         lines.append(
-            f"  that few cannot be seen in {facts['frames']} frames: the threshold is the largest "
-            "score and a margin, as if the tail went on exponentially; the manifest says "
-            f"{facts['false_alarm_rate']:.2%}, which is all that they vouch for. Give "
-            f"{1 / facts['asked_rate']:,.0f} frames or more for the rate asked for"
+            f"  {fit.frames} frames are too few to measure this rate: the threshold is the largest "
+            "score plus a margin, which assumes an exponential tail; the manifest states "
+            f"{fit.false_alarm_rate:.2%}, which the frames support. Give "
+            f"{1 / fit.asked_rate:,.0f} frames or more for the requested rate"
         )
     lines += [
-        f"  neighbouring frames are alike (correlation {facts['correlation']:.2f}): these tell as "
-        f"much as {facts['effective_frames']:.0f} independent ones; at 95 % confidence the rate is "
-        f"under {facts['rate_at_most']:.2%}",
+        f"  consecutive frames are correlated ({fit.correlation:.2f}): they count as "
+        f"{fit.effective_frames:.0f} independent ones; at 95 % confidence the rate is below "
+        f"{fit.rate_at_most:.2%}",
         f"false alerts per hour at {arguments.rate_hz:g} Hz, raised by {needed} of {window}:",
-        f"  {facts['alerts_per_hour']:.3g} if on the vehicle frames are as alike as here, where "
-        f"{facts['persistence']:.0%} of the most uncertain tenth are followed by another of it; "
-        "frames that follow each other faster are more alike",
-        f"  {facts['alerts_per_hour_independent']:.3g} if frames were independent",
+        f"  {fit.alerts_per_hour:.3g} if frames on the vehicle are correlated as here, where "
+        f"{fit.persistence:.0%} of the most uncertain tenth are followed by another; a higher "
+        "frame rate increases the correlation",
+        f"  {fit.alerts_per_hour_independent:.3g} if frames were independent",
     ]
-    if facts["extrapolated"]:
+    if fit.extrapolated:
         lines.append(
-            f"  {facts['alerts_per_hour_extrapolated']:.3g} at the rate asked for, if the margin "
-            "holds what it assumes"
+            f"  {fit.alerts_per_hour_extrapolated:.3g} at the requested rate, if the tail is "
+            "exponential"
         )
-    lines.append(f"alerts that the node would have raised in these frames: {facts['alerts_seen']}")
+    lines.append(f"alerts that the node would have raised in these frames: {fit.alerts_seen}")
     if bundle.thresholds is not None and not arguments.dry_run:
         lines.append(
             f"before: pixel {bundle.thresholds.pixel:.4g}{unit}, "

@@ -1,4 +1,4 @@
-"""Find the verb, parse its arguments, run it, and turn a user's mistake into one clear line."""
+"""Parse the command line, run the verb, and report a user's mistake in one line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import penumbra
-from penumbra import cli
 from penumbra.errors import PenumbraError
 
 USER_MISTAKE = 2
@@ -19,21 +19,23 @@ INTERRUPTED = 130
 
 
 class Parser(argparse.ArgumentParser):
-    """Says a mistake in one line instead of burying it under the usage."""
+    """Reports a mistake in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
+        """Exit with code 2."""
         self.exit(USER_MISTAKE, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of `penumbra` with every verb module of this package as a sub-command."""
+    """The parser of `penumbra`, with every verb module of this package as a sub-command."""
     parser = Parser(prog="penumbra", description=penumbra.__doc__)
     parser.add_argument("--version", action="version", version=f"penumbra {penumbra.__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
-    for name in sorted(module.name for module in pkgutil.iter_modules(cli.__path__)):
+    folder = str(Path(__file__).parent)
+    for name in sorted(module.name for module in pkgutil.iter_modules([folder])):
         if name == "main":
             continue
-        module = importlib.import_module(f"{cli.__name__}.{name}")
+        module = importlib.import_module(f"penumbra.cli.{name}")
         summary, _, details = (module.__doc__ or "").partition("\n")
         verb = verbs.add_parser(
             name.replace("_", "-"),
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PenumbraError as error:
         print(f"penumbra {parsed.verb}: {error}", file=sys.stderr)
         return USER_MISTAKE
-    except BrokenPipeError:  # `penumbra … | head`: the reader has gone, which is no mistake
+    except BrokenPipeError:  # `penumbra … | head`: the reader has ended, which is not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

@@ -1,11 +1,10 @@
-"""Run the real node at a camera's rate for long, and see whether it stays as it was.
+"""Run the real node at a camera's rate for a long time, and check that it stays stable.
 
-A rendered street (or a bag) is sent again and again to the node, which runs in a process of its
-own and is watched from outside. Judged are: its memory, open handles and threads (median of the
-last tenth of the time against that of the second: not over 5 MiB, 0 and 0 more), the time from an
-image sent to its last output received (median of the last tenth over that of the first: at most
-1.05), and that every image is answered. Exit code 1 if one of them does not hold. Ctrl-C ends it
-with the verdict on what was seen.
+A rendered street (or a bag) is sent in a loop to the node in its own process, which is measured
+from outside. Checked are memory, open handles and threads (median of the last tenth of the time
+against that of the second tenth: at most 5 MiB, 0 and 0 more), the time from sending an image to
+receiving its last output (median of the last tenth over that of the first: at most 1.05), and that
+every image is answered. Exit code 1 if a check fails. Ctrl-C ends the test early, with a verdict.
 """
 
 from __future__ import annotations
@@ -28,21 +27,22 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--minutes", type=float, required=True, metavar="N", help="how long")
+    """The duration, the model, the images and where to write the result."""
+    parser.add_argument("--minutes", type=float, required=True, metavar="N", help="duration")
     parser.add_argument("--bundle", default="segnet-street", metavar="B", help="folder, or a "
                         "shipped model (default: segnet-street)")  # fmt: skip
     parser.add_argument("--rate-hz", type=float, metavar="R", help="images a second (default: 10, "
                         "or fewer if an answer takes longer than two thirds of that)")  # fmt: skip
-    parser.add_argument("--bag", type=Path, help="send this (default: a rendered street)")
+    parser.add_argument("--bag", type=Path, help="images to send (default: a rendered street)")
     parser.add_argument("--topic", help="of the images in the bag (default: the only ones)")
     parser.add_argument("--runner", default="auto", help="of the node (default: auto)")
     parser.add_argument("--threads", type=int, default=0, help="of a CPU runner (default: all)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was seen")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.png)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="plot them (.png)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 if everything holds."""
+    """0 if all checks pass."""
     from tqdm import tqdm
 
     from penumbra.files import cache_folder
@@ -59,28 +59,29 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.threads,
     )
     stop = threading.Event()
-    bar = tqdm(total=plan.minutes * 60, unit="s", leave=False, delay=1e-6,
+    duration = plan.minutes * 60
+    bar = tqdm(total=duration, unit="s", leave=False, delay=1e-6,
                bar_format="{l_bar}{bar}| {n:.0f}/{total:.0f} s{postfix}")  # fmt: skip
 
-    def begun(record: LoadRecord) -> None:
-        before = {number: signal.signal(number, lambda *_: stop.set()) for number in _SIGNALS}
-        handlers.update(before)
+    def on_start(record: LoadRecord) -> None:
+        for number in _SIGNALS:
+            handlers[number] = signal.signal(number, lambda *_: stop.set())
         bar.write(
             f"{record.bundle} on {record.runner}: {record.answer_ms:.1f} ms for one image and its "
             f"answer, sent at {record.rate_hz:.2f} Hz for {plan.minutes:g} minutes"
         )
 
-    def told(seconds: float, text: str) -> None:
+    def on_status(seconds: float, text: str) -> None:
         bar.set_postfix_str(text, refresh=False)
-        bar.update(min(seconds, bar.total) - bar.n)
+        bar.update(min(seconds, duration) - bar.n)
 
-    handlers: dict[int, Any] = {}
+    handlers: dict[signal.Signals, Any] = {}
     try:
         record = soak(
             plan,
             stop,
-            begun,
-            told,
+            on_start,
+            on_status,
             lambda work, total: tqdm(work, total=total, unit="frame", leave=False),
         )
     finally:
@@ -97,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(record: LoadRecord, findings: list[SoakFinding], log: Path) -> None:
-    how = "interrupted after" if record.interrupted else "watched for"
+    how = "interrupted after" if record.interrupted else "measured for"
     print(f"{how} {record.seconds:.0f} s, {len(record.sent)} images sent; the node's log: {log}")
     for finding in findings:
         print(f"{'holds ' if finding.passed else 'FAILED'}  {finding.what:28} {finding.text}")
@@ -117,7 +118,7 @@ def _write_json(path: Path, record: LoadRecord, findings: list[SoakFinding]) -> 
 
 
 def _without_nan(value: Any) -> Any:
-    """JSON has no NaN: null."""
+    """Replace NaN, which JSON lacks, by null."""
     if isinstance(value, dict):
         return {key: _without_nan(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -1,13 +1,13 @@
-"""Hold the node against Monte Carlo on a bag: the same frames, every number compared.
+"""Verify the node against Monte Carlo on a bag, frame by frame.
 
-The bag goes through the real node in a process of its own, frame by frame; PyTorch samples the
-same frames from the bundle's weights (slow, so each is kept under PENUMBRA_CACHE and an interrupted
-run goes on). Printed are the figures and what the reference's own noise explains of them. Exit
-code 1 if one misses the tolerance that the bundle's manifest states (tolerances.monte_carlo).
+The bag is sent through the real node in its own process; PyTorch samples the same frames from the
+bundle's weights (slow, so each frame is cached under PENUMBRA_CACHE and an interrupted run can be
+resumed). Prints the figures and the noise of the reference in them. Exit code 1 if a figure misses
+the tolerance in the bundle's manifest (tolerances.monte_carlo).
 
-Of several bags, or of a folder with bags in it, the result is one table and one page with a page
-for each bag behind it. A bag whose result is there already is not computed again; one that fails is
-listed with its error, and the exit code is 2. With --ray they are shared out among workers.
+For several bags, or a folder with bags, the result is one table, and one page that links to a page
+for each bag. Results of an earlier run are reused; a bag that fails is listed with its error, and
+the exit code is 2. With --ray the bags are distributed among workers.
 """
 
 from __future__ import annotations
@@ -15,38 +15,45 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from penumbra.errors import PenumbraError
+
+if TYPE_CHECKING:
+    from penumbra.verification.facts import FrameFacts, SpeedFacts, VerificationFacts
 
 EXAMPLE = "penumbra verify drive --bundle segnet-street --samples 300 --frames 8 --report report"
 NOT_HELD, FAILURE = 1, 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The bags, the bundle, the reference, and what to write."""
     parser.add_argument("bags", type=Path, nargs="+", metavar="BAG", help="folder, or file .mcap "
-                        ".db3 .bag; or a folder with bags in it")  # fmt: skip
+                        ".db3 .bag; or a folder of bags")  # fmt: skip
     parser.add_argument("--bundle", required=True, metavar="B", help="folder, or a shipped model")
-    parser.add_argument("--samples", type=int, default=300, metavar="N", help="of Monte Carlo for "
-                        "each frame, an even number (default 300)")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of the samples (default 0)")
-    parser.add_argument("--frames", type=int, metavar="N", help="only so many, spread evenly over "
+    parser.add_argument("--samples", type=int, default=300, metavar="N", help="Monte-Carlo "
+                        "samples of each frame, an even number (default 300)")  # fmt: skip
+    parser.add_argument(
+        "--seed", type=int, default=0, help="random seed of the samples (default 0)"
+    )
+    parser.add_argument("--frames", type=int, metavar="N", help="only N frames, spread evenly over "
                         "the bag")  # fmt: skip
     parser.add_argument("--topic", help="of the frames (default: the only images)")
     parser.add_argument("--runner", default="auto", help="of the node (default: auto)")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="of the node and of "
                         "PyTorch, for one bag (default: one per core; with --ray: 1)")  # fmt: skip
     parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help="one task per "
-                        "bag on Ray: auto or HOST:PORT; without an address on this machine, one "
-                        "that ends with the job")  # fmt: skip
-    parser.add_argument("--report", type=Path, metavar="DIR", help="write index.html, one page with"
-                        " pictures, curves and tables, and figures.json")  # fmt: skip
-    parser.add_argument("--video", type=Path, metavar="FILE", help="write the pictures as a film "
+                        "bag on the Ray cluster at auto or HOST:PORT; without an address, on a "
+                        "local cluster for this call")  # fmt: skip
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write index.html, a page with "
+                        "images, curves and tables, and figures.json")  # fmt: skip
+    parser.add_argument("--video", type=Path, metavar="FILE", help="write the images as a film "
                         "(.mp4 or .avi)")  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures, also of each "
-                        "frame; - prints them")  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures, including "
+                        "those of each frame; - prints them")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -80,7 +87,7 @@ def _one(bag: Path, arguments: argparse.Namespace) -> int:
         video=arguments.video,
         progress=lambda work, total: tqdm(work, total=total, unit="", leave=False, disable=None),
     )
-    text = json.dumps(facts, indent=1)
+    text = json.dumps(facts.to_dict(), indent=1)
     if arguments.json is None or str(arguments.json) != "-":
         _print(facts)
     else:
@@ -91,7 +98,7 @@ def _one(bag: Path, arguments: argparse.Namespace) -> int:
                         ("film", arguments.video), ("figures", arguments.json)):  # fmt: skip
         if place is not None and str(place) != "-":
             print(f"{kind:<10} {place}")
-    return 0 if facts["passed"] else NOT_HELD
+    return 0 if facts.passed else NOT_HELD
 
 
 def _many(bags: list[Path], arguments: argparse.Namespace) -> int:
@@ -100,19 +107,21 @@ def _many(bags: list[Path], arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from penumbra.files import write_atomically
-    from penumbra.verification.fleet import VerificationSettings, one_after_another, verify_all
+    from penumbra.verification.fleet import VerificationSettings, sequential, verify_all
     from penumbra.verification.on_ray import on_ray
-    from penumbra.verification.overview import FAILED, lines, summary, warnings_of
+    from penumbra.verification.overview import lines, summary, warnings_of
 
     if arguments.report is None:
-        raise PenumbraError("--report is missing: of several bags it keeps what is done; give DIR")
+        raise PenumbraError(
+            "--report is missing: several bags need a folder for their results; give DIR"
+        )
     if arguments.video is not None:
-        raise PenumbraError("--video is of one bag: give one, or leave it out")
+        raise PenumbraError("--video is for one bag: give one, or omit it")
     names = ("bundle", "samples", "seed", "frames", "runner", "topic", "threads")
     settings = VerificationSettings(**{name: getattr(arguments, name) for name in names})
     if arguments.ray is None:
         inner = partial(tqdm, unit="", leave=False, disable=None, position=1)
-        execute = one_after_another(lambda work, total: inner(work, total=total))
+        execute = sequential(lambda work, total: inner(work, total=total))
     else:
         settings = replace(settings, threads=settings.threads or 1)
         execute = on_ray(arguments.ray, settings.threads)
@@ -123,68 +132,77 @@ def _many(bags: list[Path], arguments: argparse.Namespace) -> int:
         execute,
         progress=lambda work, total: tqdm(work, total=total, unit="bag"),
     )
-    text = json.dumps(rows, indent=1)
+    text = json.dumps([row.to_dict() for row in rows], indent=1)
     if str(arguments.json) == "-":
         print(text)
     else:
-        told = (f"{name}: {warning}" for name, warning in warnings_of(rows))
-        print("\n".join((*lines(rows), *told, "", summary(rows))))
+        warnings = (f"{name}: {warning}" for name, warning in warnings_of(rows))
+        print("\n".join((*lines(rows), *warnings, "", summary(rows))))
         print(f"page       {arguments.report / 'index.html'}")
         if arguments.json is not None:
             write_atomically(arguments.json, text)
-    verdicts = {row["verdict"] for row in rows}
-    if FAILED in verdicts:
+    verdicts = {row.verdict for row in rows}
+    if "failed" in verdicts:
         return FAILURE
     return NOT_HELD if verdicts & {"missed", "undecided"} else 0
 
 
-def _print(facts: dict[str, Any]) -> None:
-    from penumbra.offline.metrics.coverage import NOTE, coverage_table
-    from penumbra.verification.report import NOISE, TITLES
+def _print(facts: VerificationFacts) -> None:
+    from penumbra.verification.figures import NOISE, TITLES
 
-    figures, speed = facts["figures"], facts["speed"]
-    bag, samples = facts["bag"], facts["reference"]["samples"]
+    figures = facts.figures
     print(
-        f"{facts['bundle']['name']} on {bag['name']}: {bag['frames']} frames, {samples} samples "
-        f"each, {facts['versions']['runner']}"
+        f"{facts.bundle.name} on {facts.bag.name}: {facts.bag.frames} frames, "
+        f"{facts.reference.samples} samples each, {facts.versions['runner']}"
     )
-    _print_frames(facts["per_frame"])
+    _print_frames(facts.per_frame)
     print()
     for name, title in TITLES.items():
         if name in figures:
-            noise = f"reference's noise {NOISE[name](figures):.4f}" if name in NOISE else ""
+            noise = f"noise of the reference {NOISE[name](figures):.4f}" if name in NOISE else ""
             print(f"{title:<48} {figures[name]:8.4f}   {noise}".rstrip())
-    truth = facts["truth"]
-    if truth:
-        print(f"\n{'against ground truth':<48} {'node':>8} {'MC':>10}")
-        for name, value in truth["propagated"].items():
-            print(f"{TITLES.get(name, name):<48} {value:8.4f} {truth['monte_carlo'][name]:10.4f}")
-        if facts["coverage"]:
-            names = {"propagated": "node", "monte_carlo": "MC"}
-            columns = {names[method]: rows for method, rows in facts["coverage"].items()}
-            print(f"\n{coverage_table(columns)}\n{textwrap.fill(NOTE, 78)}\n")
-        for method, curves in facts["calibration"].items():
-            rates = " ".join(f"{rate:.3f}" for rate in curves["quantiles"])
-            print(f"{'error by uncertainty, tenths, ' + method.replace('_', ' '):<48} {rates}")
-    print(f"\nnode: {speed['node_infer_s'] * 1e3:.0f} ms inference, "
-          f"{speed['node_total_s'] * 1e3:.0f} ms in all")  # fmt: skip
-    for count, seconds in speed["monte_carlo_s"].items():
-        print(f"MC-{count}: {seconds:.2f} s, {speed['times_faster'][count]:.1f} times as long")
-    print()
-    for check in facts["checks"]:
+    if facts.truth:
+        _print_truth(facts)
+    _print_speed(facts.speed)
+    for check in facts.checks:
         bound = (
             "no tolerance in the manifest"
-            if check["tolerance"] is None
-            else f"tolerance {check['tolerance']:g}, with the noise {check['limit']:.4f}"
+            if check.tolerance is None
+            else f"tolerance {check.tolerance:g}, with the noise {check.limit:.4f}"
         )
-        print(f"{check['verdict']:<10} {check['name']} {check['figure']:.4f} ({bound})")
+        print(f"{check.verdict:<10} {check.name} {check.figure:.4f} ({bound})")
 
 
-def _print_frames(per_frame: list[dict[str, Any]]) -> None:
-    from penumbra.verification.report import COLUMNS
+def _print_truth(facts: VerificationFacts) -> None:
+    from penumbra.offline.metrics.coverage import NOTE, coverage_table
+    from penumbra.verification.facts import OURS, SAMPLED
+    from penumbra.verification.figures import TITLES
 
-    there = {name: head for name, head in COLUMNS.items() if any(name in f for f in per_frame)}
-    print("  ".join(there.values()))
-    for frame in per_frame:
-        values = (f"{frame.get(name, float('nan')):{len(head)}.4g}" for name, head in there.items())
+    print(f"\n{'against ground truth':<48} {'node':>8} {'MC':>10}")
+    for name, value in facts.truth[OURS].items():
+        print(f"{TITLES.get(name, name):<48} {value:8.4f} {facts.truth[SAMPLED][name]:10.4f}")
+    if facts.coverage:
+        columns = {"node": facts.coverage[OURS], "MC": facts.coverage[SAMPLED]}
+        print(f"\n{coverage_table(columns)}\n{textwrap.fill(NOTE, 78)}\n")
+    for method, curves in facts.sparsification.items():
+        rates = " ".join(f"{rate:.3f}" for rate in curves.quantiles)
+        print(f"{'error by decile, ' + method.replace('_', ' '):<48} {rates}")
+
+
+def _print_speed(speed: SpeedFacts) -> None:
+    infer, total = speed.node_infer_s * 1e3, speed.node_total_s * 1e3
+    print(f"\nnode: {infer:.0f} ms inference, {total:.0f} ms in total")
+    for count, seconds in speed.monte_carlo_s.items():
+        print(f"MC-{count}: {seconds:.2f} s, {speed.times_faster[count]:.1f} times as long")
+    print()
+
+
+def _print_frames(per_frame: Sequence[FrameFacts]) -> None:
+    from penumbra.verification.figures import COLUMNS
+
+    frames = [frame.to_dict() for frame in per_frame]
+    heads = {name: head for name, head in COLUMNS.items() if any(name in f for f in frames)}
+    print("  ".join(heads.values()))
+    for frame in frames:
+        values = (f"{frame.get(name, float('nan')):{len(head)}.4g}" for name, head in heads.items())
         print("  ".join(values))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from penumbra.bags.reader import Bag, RawMessage
@@ -46,12 +46,14 @@ def replay(
     *,
     wait: float = 0.0,
     stop: threading.Event | None = None,
+    keep: Callable[[RawMessage], bool] | None = None,
     progress: Progress = no_progress,
     on_answer: OnAnswer | None = None,
 ) -> ReplaySummary:
     """Publish a bag; `stop` ends it early and still leaves a complete recording.
 
-    Waits up to `wait` seconds for a subscriber of the images. In lockstep, `on_answer` gets every
+    `keep` selects the messages to publish (default: all). Waits up to `wait` seconds for a
+    subscriber of the images. In lockstep, `on_answer` gets every
     frame with its answers (bytes by topic), and recorded messages are stamped with the time of the
     bag, so that two recordings of one bag are equal.
     """
@@ -66,7 +68,10 @@ def replay(
         total = sum(bag.topics[name].count for name in player.publishers)
 
         def messages() -> Iterable[RawMessage]:
-            return progress(bag.raw(list(player.publishers)), total)
+            recorded = bag.raw(list(player.publishers))
+            if keep is None:
+                return progress(recorded, total)
+            return progress(filter(keep, recorded), None)
 
         started = time.monotonic()
         with contextlib.suppress(Stopped):

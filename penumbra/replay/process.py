@@ -9,12 +9,12 @@ import contextlib
 import importlib
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penumbra.bags import Bag
+from penumbra.bags import Bag, RawMessage
 from penumbra.bags.messages import CAMERA_INFO, COMPRESSED_IMAGE
 from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
@@ -49,13 +49,14 @@ def send_through_node(
     runner: str = "auto",
     threads: int = 0,
     image_topic: str | None = None,
+    keep: Callable[[RawMessage], bool] | None = None,
     progress: Progress = no_progress,
 ) -> ReplaySummary:
     """Start a node in a private ROS domain and replay `bag` through it in lockstep.
 
     Waits for all of `answers` (names of the node's outputs) to each frame. The rosbag2 `recording`
-    holds these, or everything that the node publishes; `log` holds its output. `progress` wraps the
-    messages that are sent, and may drop some.
+    holds these, or everything that the node publishes; `log` holds its output. `keep` selects the
+    messages to send (default: all).
     """
     need_ros()
     from penumbra.replay.bag_replay import (
@@ -87,6 +88,7 @@ def send_through_node(
             LockstepSettings(expected, images.name, patience=PATIENCE, ready=PATIENCE),
             recorded,
             stop=node.ended,
+            keep=keep,
             progress=progress,
         )
         if not summary.finished:

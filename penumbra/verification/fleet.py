@@ -1,9 +1,10 @@
-"""Many bags, one table: each is a job of its own, done here or on the machines of a Ray.
+"""Verify many bags: one job each, run in this process or on a Ray cluster, and one table.
 
-    rows = verify_all(find_bags(Path("drives")), Settings("segnet-street", 300), Path("report"))
+    settings = VerificationSettings("segnet-street", samples=300)
+    rows = verify_all(find_bags(Path("drives")), settings, Path("report"))
 
-A job's result goes to a folder of its own as soon as it is there, and is not computed again while
-bag, bundle and settings are the same. A job that fails is a row with its error: the others go on.
+Each result is written to its own folder as soon as it is available, and reused while bag, bundle
+and settings stay the same. A job that fails becomes a row with its error; the others continue.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import penumbra
 from penumbra.bags.reader import storage_files
 from penumbra.bundle import Bundle, load_bundle
 from penumbra.errors import PenumbraError
 from penumbra.files import write_atomically
-from penumbra.replay.process import Progress
+from penumbra.replay.progress import Progress, no_progress
 from penumbra.share import bundle_folder
-from penumbra.verification import verify
-from penumbra.verification.overview import overview, row_of
+from penumbra.verification.bag_verification import verify
+from penumbra.verification.facts import VerificationFacts
+from penumbra.verification.overview import BagRow, overview
 from penumbra.verification.report import FIGURES, PAGE
 
-FORMAT = 1  # of the kept results: a change of what is computed needs the next number
+FORMAT = 1  # of stored results: increase it when the computation changes
 ERROR = "error.txt"
 
 
 @dataclass(frozen=True)
 class VerificationSettings:
-    """What every bag is verified with: see `verify`."""
+    """The arguments of `verify` for every bag."""
 
     bundle: str
     samples: int
@@ -49,7 +50,7 @@ class VerificationSettings:
 
 @dataclass(frozen=True)
 class Job:
-    """One bag. `mark` names all that its result depends on, `place` the folder of the result."""
+    """One bag. `mark` is a digest of all that its result depends on, `place` its folder."""
 
     bag: Path
     settings: VerificationSettings
@@ -60,9 +61,9 @@ class Job:
 
 @dataclass(frozen=True)
 class BagResult:
-    """Figures and page of a bag, or an error in one line with what else is known about it."""
+    """Facts and page of a bag, or an error in one line, with details."""
 
-    facts: dict[str, Any] | None = None
+    facts: VerificationFacts | None = None
     page: str = ""
     warnings: tuple[str, ...] = ()
     error: str = ""
@@ -74,38 +75,34 @@ class BagResult:
 Executor = Callable[[Sequence[Job]], Iterator[tuple[Job, BagResult]]]
 
 
-def quiet(work: Iterable[Any], total: int | None) -> Iterable[Any]:
-    """No progress is shown."""
-    return work
-
-
 def verify_all(
     bags: Iterable[Path],
     settings: VerificationSettings,
     report: Path,
     execute: Executor | None = None,
-    progress: Progress = quiet,
-) -> list[dict[str, Any]]:
-    """A row for each bag, in their order; the page about all of them is `report`/index.html.
+    progress: Progress = no_progress,
+) -> list[BagRow]:
+    """Verify all bags and return a row for each, in order; write `report`/index.html about all.
 
-    `execute` takes the jobs that are not done yet and yields each with its result, in any order;
-    by default one after another in this process.
+    `execute` gets the jobs without a stored result and yields each with its result, in any order
+    (default: one by one in this process).
     """
-    execute = execute or one_after_another()
+    execute = execute or sequential()
     bundle = load_bundle(bundle_folder(settings.bundle))
     jobs = jobs_of(bags, settings, bundle)
-    rows = {job: kept(report, job) for job in jobs}
-    left = [job for job, row in rows.items() if row is None]
+    rows = {job: row for job in jobs if (row := load_result(report, job)) is not None}
+    left = [job for job in jobs if job not in rows]
     for job, result in progress(execute(left), len(left)):
-        rows[job] = keep(report, job, result)
-    found = list(rows.values())
-    write_atomically(report / FIGURES, json.dumps({**asdict(settings), "bags": found}, indent=1))
+        rows[job] = store_result(report, job, result)
+    found = [rows[job] for job in jobs]
+    facts = {**asdict(settings), "bags": [row.to_dict() for row in found]}
+    write_atomically(report / FIGURES, json.dumps(facts, indent=1))
     write_atomically(report / PAGE, overview(bundle.name, settings.samples, found))
     return found
 
 
 def jobs_of(bags: Iterable[Path], settings: VerificationSettings, bundle: Bundle) -> list[Job]:
-    """With paths that are the same in whatever folder a worker runs; no bag twice."""
+    """One job per bag, without duplicates, with absolute paths for workers in other folders."""
     everywhere = replace(settings, bundle=str(bundle.path.resolve()))
     facts = {k: v for k, v in asdict(everywhere).items() if k not in ("bundle", "threads")}
     common = FORMAT, penumbra.__version__, facts, json.dumps(bundle.manifest)
@@ -119,8 +116,8 @@ def jobs_of(bags: Iterable[Path], settings: VerificationSettings, bundle: Bundle
     return jobs
 
 
-def run(job: Job, progress: Progress = quiet) -> BagResult:
-    """Verify one bag, in a ROS domain of its own; whatever goes wrong is part of the result."""
+def run(job: Job, progress: Progress = no_progress) -> BagResult:
+    """Verify one bag in a private ROS domain; any error becomes part of the result."""
     started = time.time()
     result = _verified(job, progress)
     return replace(result, started=started, ended=time.time())
@@ -131,29 +128,34 @@ def _verified(job: Job, progress: Progress) -> BagResult:
     try:
         with tempfile.TemporaryDirectory(prefix="penumbra-page-") as folder:
             report = Path(folder)
-            settings = asdict(job.settings)
-            bundle, samples = settings.pop("bundle"), settings.pop("samples")
+            settings = job.settings
             facts = verify(
                 job.bag,
-                bundle,
-                samples,
-                **settings,
+                settings.bundle,
+                settings.samples,
+                seed=settings.seed,
+                frames=settings.frames,
+                runner=settings.runner,
+                threads=settings.threads,
+                topic=settings.topic,
                 report=report,
                 warn=warnings.append,
                 progress=progress,
             )
-            if facts["bundle"]["sha256"] != job.model:
-                raise PenumbraError(f"{bundle} holds another model on {platform.node()}: copy it")
+            if facts.bundle.sha256 != job.model:
+                raise PenumbraError(
+                    f"{settings.bundle} holds another model on {platform.node()}: copy it"
+                )
             return BagResult(facts, (report / PAGE).read_text(encoding="utf-8"), tuple(warnings))
-    except Exception as error:  # also a defect of ours: it must not take the other bags with it
+    except Exception as error:  # also our own defects: the other bags must continue
         known = isinstance(error, PenumbraError)
         line = str(error) if known else f"{type(error).__name__}: {error}"
         trace = "" if known else traceback.format_exc()
         return BagResult(error=" ".join(line.split()), details=f"on {platform.node()}\n{trace}")
 
 
-def one_after_another(progress: Progress = quiet) -> Executor:
-    """In this process; `progress` is of the frames of a bag."""
+def sequential(progress: Progress = no_progress) -> Executor:
+    """Run the jobs one by one in this process; `progress` shows the frames of a bag."""
 
     def execute(jobs: Sequence[Job]) -> Iterator[tuple[Job, BagResult]]:
         for job in jobs:
@@ -162,26 +164,27 @@ def one_after_another(progress: Progress = quiet) -> Executor:
     return execute
 
 
-def kept(report: Path, job: Job) -> dict[str, Any] | None:
-    """The row of a job that was done before; None if it has to be done."""
+def load_result(report: Path, job: Job) -> BagRow | None:
+    """The row of a stored result; None if the job has to be run."""
     folder = report / job.place
     try:
-        facts = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
-        if facts["mark"] != job.mark or not (folder / PAGE).is_file():
+        stored = json.loads((folder / FIGURES).read_text(encoding="utf-8"))
+        if stored["mark"] != job.mark or not (folder / PAGE).is_file():
             return None
-        return row_of(job.bag, job.place, facts)
-    except (OSError, ValueError, KeyError, TypeError):
+        facts = VerificationFacts.from_dict(stored)
+        return BagRow.of(job.bag, job.place, facts, stored["warnings"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # absent or damaged
         return None
 
 
-def keep(report: Path, job: Job, result: BagResult) -> dict[str, Any]:
-    """Write a result and return its row; the figures come last and say that all is there."""
+def store_result(report: Path, job: Job, result: BagResult) -> BagRow:
+    """Write a result and return its row; the figures come last and mark it as complete."""
     folder = report / job.place
     if result.facts is None:
         write_atomically(folder / ERROR, f"{result.error}\n{result.details}")
-        return row_of(job.bag, job.place, error=result.error)
+        return BagRow.failed(job.bag, job.place, result.error)
     write_atomically(folder / PAGE, result.page)
-    facts = result.facts | {"mark": job.mark, "warnings": result.warnings}
-    write_atomically(folder / FIGURES, json.dumps(facts, indent=1))
+    stored = result.facts.to_dict() | {"mark": job.mark, "warnings": list(result.warnings)}
+    write_atomically(folder / FIGURES, json.dumps(stored, indent=1))
     (folder / ERROR).unlink(missing_ok=True)
-    return row_of(job.bag, job.place, facts)
+    return BagRow.of(job.bag, job.place, result.facts, result.warnings)

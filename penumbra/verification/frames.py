@@ -1,4 +1,4 @@
-"""Frames of a bag, what the node answered to each, and what is truly there."""
+"""The frames of a bag with the node's answers and the ground truth."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from penumbra.errors import PenumbraError
 from penumbra.offline.metrics.segmentation import IGNORE
 from penumbra.replay.process import NODE
 from penumbra.vehicle.conversions import compressed_image_of, image_of
+from penumbra.vehicle.image_fit import fit_to_size
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One frame as the network saw it, with the node's maps; truth is None where there is none."""
+    """One frame as input of the network, with the node's maps, and ground truth if known."""
 
     stamp_ns: int
     image: np.ndarray  # in the bundle's channel order
@@ -36,7 +37,7 @@ class Answer:
 
 
 def outputs_of(bundle: Bundle) -> tuple[str, ...]:
-    """The node's outputs that are compared."""
+    """The outputs of the node that are compared."""
     if bundle.task == "segmentation":
         return ("prediction", "uncertainty", "confidence", "stats")
     return ("prediction", "disparity", "disparity/std", "stats")
@@ -50,7 +51,7 @@ def chosen_frames(bag: Bag, topic: str, count: int | None) -> list[int]:
     if len(set(stamps)) < len(stamps):
         raise PenumbraError(
             f"{len(stamps) - len(set(stamps))} frames of {topic} in {bag.path} have the stamp of "
-            "another one: an answer cannot be told from another by its stamp; record it again"
+            "another one: answers are matched by stamp; record it again"
         )
     if count is None or count >= len(stamps):
         return stamps
@@ -62,9 +63,7 @@ def chosen_frames(bag: Bag, topic: str, count: int | None) -> list[int]:
 def answers(
     bag: Bag, recording: Bag, topic: str, stamps: Sequence[int], bundle: Bundle
 ) -> Iterator[Answer]:
-    """Frame by frame in the order of `stamps`, read from both bags as they are needed."""
-    from penumbra.vehicle.image_fit import fit_to_size
-
+    """The frames in the order of `stamps`, read lazily from both bags."""
     wanted = set(stamps)
     images = _Stream(bag, topic, wanted)
     outputs = {
@@ -94,7 +93,7 @@ def answers(
 
 
 class _Stream:
-    """The messages of one topic, asked for by their stamps, mostly in order."""
+    """The messages of one topic by stamp, requested mostly in order."""
 
     def __init__(self, bag: Bag, topic: str, wanted: set[int]) -> None:
         self._bag, self._wanted = bag, wanted
@@ -102,7 +101,7 @@ class _Stream:
         self._waiting: dict[int, RawMessage] = {}
 
     def at(self, stamp: int) -> Any:
-        """None if there is no message with this stamp."""
+        """The message with this stamp; None if there is none."""
         while stamp not in self._waiting:
             recorded = next(self._messages, None)
             if recorded is None:
@@ -113,7 +112,7 @@ class _Stream:
 
 
 class _Truth:
-    """Ground truth in the numbers and the size of the node's maps."""
+    """Ground truth in the class numbers and at the size of the node's maps."""
 
     def __init__(self, bag: Bag, bundle: Bundle, wanted: set[int]) -> None:
         self._segments = bundle.task == "segmentation"
@@ -121,7 +120,7 @@ class _Truth:
         self._stream = _Stream(bag, topic, wanted) if topic in bag.topics else None
         self._numbers = _label_numbers(bag.path, [spec.name for spec in bundle.classes])
 
-    def at(self, stamp: int, shape: tuple[int, int]) -> np.ndarray | None:
+    def at(self, stamp: int, shape: tuple[int, ...]) -> np.ndarray | None:
         message = None if self._stream is None else self._stream.at(stamp)
         if message is None:
             return None
@@ -132,9 +131,9 @@ class _Truth:
 
 
 def _label_numbers(path: Path, classes: list[str]) -> np.ndarray:
-    """From the numbers of the bag's labels to the bundle's; what the bundle lacks is unknown.
+    """The bundle's class number for each label of the bag; classes of no bundle are unknown.
 
-    By name where the bag says what its numbers mean; otherwise they are taken to be the same.
+    Matched by name if the bag has the names; otherwise the numbers are assumed to be the same.
     """
     numbers = np.full(256, IGNORE, np.uint8)
     named = _class_names(path) or classes
@@ -145,20 +144,20 @@ def _label_numbers(path: Path, classes: list[str]) -> np.ndarray:
 
 
 def _class_names(path: Path) -> list[str]:
-    """The note `classes` that `penumbra bag` leaves in a bag."""
+    """The note `classes` that `penumbra bag` writes into a bag."""
     file = (path if path.is_dir() else path.parent) / "metadata.yaml"
     try:
         facts = yaml.safe_load(file.read_text(encoding="utf-8"))["rosbag2_bagfile_information"]
         return [name.strip() for name in facts["custom_data"]["classes"].split(",")]
-    except (OSError, KeyError, TypeError, yaml.YAMLError):  # a bag of somebody else's
+    except (OSError, KeyError, TypeError, yaml.YAMLError):  # a bag from elsewhere
         return []
 
 
 def _timings(recording: Bag) -> dict[int, tuple[float, float]]:
-    """Milliseconds of inference and in all, by stamp.
+    """Milliseconds of inference and in total, by stamp.
 
-    The last message with a stamp counts: one that the node sends by its timer while it publishes a
-    frame may carry the times of the frame before.
+    The last message with a stamp counts: one that the node's timer sends while it publishes a frame
+    may carry the times of the frame before.
     """
     times: dict[int, tuple[float, float]] = {}
     for recorded in recording.raw([f"{NODE}/stats"]):

@@ -1,9 +1,9 @@
-"""Jobs on Ray: one task per bag, on this machine or on all machines of a cluster.
+"""Verify bags on Ray: one task per bag, on this machine or on all machines of a cluster.
 
-A task whose worker dies is given to another, `RETRIES` times; what it had sampled by then is kept
-on its machine (`penumbra.verification.reference`). Results come back to the process that asked, and
-only it writes them. So bags and bundle have to be readable under the same path on all machines, but
-the folder of the report only here.
+A task whose worker dies is retried up to `RETRIES` times; references sampled before are in the
+cache of that machine (`penumbra.verification.reference`). Only the calling process writes results.
+Bags and bundle must therefore be readable under the same path on all machines, the folder of the
+report only here.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 RETRIES = 3
-PATIENCE = 10.0  # seconds for a Ray elsewhere to answer
+PATIENCE = 10.0  # seconds to connect to a cluster
 _WHAT_TO_DO = (
-    "start one with `ray start --head`, and call this on one of its machines, with the same "
+    "start one with `ray start --head`, and run this on one of its machines with the same "
     "RAY_AUTH_MODE"
 )
 
 
 def on_ray(address: str = LOCAL, threads: int = 1, workers: int | None = None) -> Executor:
-    """At `address` (`auto`, HOST:PORT), or on a Ray of this machine's own that ends with the job.
+    """Run jobs on the cluster at `address` (`auto`, HOST:PORT), or on a local one for this call.
 
-    A task takes `threads` cores. `workers` limits how many run at once, on a Ray of our own only.
+    A task takes `threads` cores. `workers` limits the tasks at a time, on a local cluster only.
     """
     _check(address)
     ray = _imported()
@@ -58,13 +58,13 @@ def on_ray(address: str = LOCAL, threads: int = 1, workers: int | None = None) -
 
 
 def _check(address: str) -> None:
-    """Ray itself tries a wrong address for minutes; and a bag behind --ray is taken for one."""
+    """Ray itself would retry a wrong address for minutes; a bag after --ray looks like one."""
     if address in (LOCAL, "auto"):
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise PenumbraError(
-            f"--ray {address}: give auto or HOST:PORT, or nothing to start one here; bags stand "
+            f"--ray {address}: give auto or HOST:PORT, or nothing to start one here; put bags "
             "before the options"
         )
     try:
@@ -74,27 +74,26 @@ def _check(address: str) -> None:
 
 
 def _imported() -> ModuleType:
-    # Ray would tell its makers about every cluster that it starts.
+    # Ray reports usage statistics by default.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ModuleNotFoundError:
         raise PenumbraError(
-            "Ray is not installed: scripts/setup dev, or pip install '.[fleet]' in its folder"
+            "Ray is not installed: run scripts/setup dev, or pip install '.[fleet]' in its folder"
         ) from None
     return ray
 
 
 @contextlib.contextmanager
 def _connected(ray: ModuleType, address: str, cores: int | None) -> Iterator[None]:
-    how: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address == LOCAL:
-        how |= {"num_cpus": cores, "include_dashboard": False}
-        # Otherwise Ray leaves one in the home folder, by which it then starts clusters that ask
-        # for it.
+        options |= {"num_cpus": cores, "include_dashboard": False}
+        # Otherwise Ray writes a token to the home folder, and clusters started later require it.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
-        ray.init(address, **how)
+        ray.init(address, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
         raise PenumbraError(f"--ray {address}: {_one_line(error)}; {_WHAT_TO_DO}") from error
     try:
@@ -104,7 +103,7 @@ def _connected(ray: ModuleType, address: str, cores: int | None) -> Iterator[Non
 
 
 def _cores_of_a_task(ray: ModuleType, threads: int) -> float:
-    """As many as threads, but never more tasks at once on a machine than half its ROS domains."""
+    """One core per thread, but at most as many tasks per machine as half its ROS domains."""
     largest = max(machine["Resources"].get("CPU", 0.0) for machine in ray.nodes())
     if threads > largest:
         raise PenumbraError(
@@ -118,9 +117,7 @@ def _result(ray: ModuleType, done: Any) -> BagResult:
         return ray.get(done)
     except ray.exceptions.WorkerCrashedError:
         line = f"its worker died {RETRIES + 1} times, killed or out of memory"
-        return BagResult(
-            error=line, details="Ray's own logs say more: /tmp/ray/session_latest/logs"
-        )
+        return BagResult(error=line, details="see the logs of Ray: /tmp/ray/session_latest/logs")
     except ray.exceptions.RayError as error:
         return BagResult(error=f"Ray: {_one_line(error)}", details=str(error))
 

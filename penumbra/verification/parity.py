@@ -1,9 +1,9 @@
-"""What the runners make of a bundle's graph, against PyTorch's propagation of the network itself.
+"""Parity: the runners' results of a bundle's graph against PyTorch's propagation of the network.
 
-Two kinds of differences are told apart. Rounding differs everywhere, in the last digits. And where
-one value of a pooling window leads another by just the margin that it needs (`pooling.MARGIN`), one
-side takes the one and one the other, and a decoder layer is moved by a pixel there. Such flips are
-counted; with the same choices made on both sides, all the rest has to agree.
+There are two kinds of differences. Rounding differs everywhere, in the last digits. And where one
+value of a pooling window leads another by just the required margin (`pooling.MARGIN`), the two
+sides may select different values, which moves a decoder layer by a pixel there. Such flips are
+counted; with the same selections on both sides, everything else has to agree.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from penumbra.offline.export.walk import walk_of_bundle
 from penumbra.offline.models import load_model, pooling
 from penumbra.vehicle.runners import create
 
-PREDICTION, UNCERTAINTY = 0.9999, 0.999  # the shares of equal pixels that are asked for
-RELATIVE, ABSOLUTE = 1e-4, 1e-6  # differences of an uncertainty, or a disparity, that are none
-SIZES = [(360, 480), (375, 1242), (243, 321)]  # CamVid's, KITTI's, and one that nothing divides
+PREDICTION, UNCERTAINTY = 0.9999, 0.999  # required shares of equal pixels
+RELATIVE, ABSOLUTE = 1e-4, 1e-6  # of uncertainty or disparity: rounding
+SIZES = [(360, 480), (375, 1242), (243, 321)]  # CamVid, KITTI, and one without common divisors
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
@@ -43,6 +43,7 @@ class Agreement:
 
     @classmethod
     def of(cls, found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> Agreement:
+        """Compare the outputs of one image."""
         if "labels" in expected:
             prediction = float(np.mean(found["labels"] == expected["labels"]))
         else:
@@ -51,6 +52,7 @@ class Agreement:
 
     @property
     def enough(self) -> bool:
+        """Whether both shares reach what is required."""
         return self.prediction >= PREDICTION and self.uncertainty >= UNCERTAINTY
 
 
@@ -62,17 +64,17 @@ class Parity:
     height: int
     width: int
     image: str
-    free: Agreement  # as the runner is
-    aligned: Agreement  # with the runner's choices in all poolings of the reference
+    free: Agreement  # each side with its own selections
+    aligned: Agreement  # the reference with the runner's selections in all poolings
     windows: int
-    flipped: int  # windows in which the runner chose another value
-    widest: float  # by how much, at most, a lead in such a window missed the margin or passed it
+    flipped: int  # windows with different selections
+    widest: float  # largest distance of a flipped lead from the margin
 
 
 def within(
     found: np.ndarray, expected: np.ndarray, relative: float = RELATIVE, absolute: float = ABSOLUTE
 ) -> float:
-    """The share of pixels that are within the tolerance."""
+    """The share of pixels within the tolerance."""
     return float(np.mean(np.abs(found - expected) <= relative * np.abs(expected) + absolute))
 
 
@@ -82,24 +84,24 @@ def measure(
     runners: Sequence[str],
     sizes: Sequence[tuple[int, int]] = SIZES,
 ) -> Iterator[Parity]:
-    """Every image in every size (height, width) on every runner, as each is done."""
+    """Every image in every size (height, width) on every runner, one result at a time."""
     frame = reference_frame(bundle)
     wanted = [frame.OUTPUTS[0].name, "uncertainty"]
     with TemporaryDirectory() as scratch:
         shown, names = showing_choices(bundle, Path(scratch))
         for size in sizes:
-            pictures = {file.name: _scaled(file, size, bundle) for file in files}
-            expected = {name: outputs_of(frame, image) for name, image in pictures.items()}
+            images = {file.name: _scaled(file, size, bundle) for file in files}
+            expected = {name: outputs_of(frame, image) for name, image in images.items()}
             for kind in runners:
                 with (
                     create(kind, bundle, wanted) as runner,
-                    create(kind, shown, [*wanted, *names]) as telling,
+                    create(kind, shown, [*wanted, *names]) as showing,
                 ):
-                    for name, image in pictures.items():
+                    for name, image in images.items():
                         free = Agreement.of(runner.infer(image), expected[name])
-                        told = telling.infer(image)
-                        choices = Choices([told[chosen] for chosen in names])
-                        aligned = Agreement.of(told, outputs_of(frame, image, choices))
+                        outputs = showing.infer(image)
+                        choices = Choices([outputs[chosen] for chosen in names])
+                        aligned = Agreement.of(outputs, outputs_of(frame, image, choices))
                         yield Parity(
                             kind, *size, name, free, aligned,
                             choices.windows, choices.flipped, choices.widest,
@@ -107,9 +109,9 @@ def measure(
 
 
 def spread(folder: Path, count: int) -> list[Path]:
-    """So many of the pictures in `folder`, evenly from the first on."""
+    """`count` of the images in `folder`, evenly spaced from the first on."""
     if not folder.is_dir():
-        raise PenumbraError(f"no folder {folder}: --images is one with pictures (PNG or JPEG)")
+        raise PenumbraError(f"no folder {folder}: --images needs one with images (PNG or JPEG)")
     files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES)
     if not files:
         raise PenumbraError(f"no image (JPEG or PNG) in {folder}")
@@ -126,16 +128,17 @@ def _scaled(file: Path, size: tuple[int, int], bundle: Bundle) -> np.ndarray:
 
 @dataclass
 class Choices:
-    """Poolings that take what another has chosen, and note where they would have differed."""
+    """Forces the selections of another side on all poolings, and counts where they differ."""
 
     forced: list[np.ndarray]  # phases 0 to 3 of each window, pooling by pooling
-    own: Callable[..., Tensor] = pooling.winner
+    own: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = pooling.winner
     windows: int = 0
     flipped: int = 0
-    widest: float = 0.0  # the farthest that a flipped lead was from the margin
+    widest: float = 0.0  # largest distance of a flipped lead from the margin
 
-    def winner(self, *phases: Tensor) -> Tensor:
-        """The other's choice in each window, and a note of how the own one differs."""
+    def winner(self, first: Tensor, second: Tensor, third: Tensor, fourth: Tensor) -> Tensor:
+        """The forced selection in each window; flips against the own one are counted."""
+        phases = first, second, third, fourth
         forced = torch.from_numpy(self.forced.pop(0))
         own = self.own(*phases)
         flipped = own != forced
@@ -146,17 +149,18 @@ class Choices:
         return forced
 
     @contextmanager
-    def made(self) -> Iterator[None]:
-        """Within, every pooling with a selection is this one: the walk knows of no other way in."""
+    def applied(self) -> Iterator[None]:
+        """Within, every pooling with a selection uses this one; the walk has no other hook."""
+        before = pooling.winner
         pooling.winner = self.winner
         try:
             yield
         finally:
-            pooling.winner = self.own
+            pooling.winner = before
 
 
 def _distance(phases: Sequence[Tensor], own: Tensor, other: Tensor) -> Tensor:
-    """How far the comparison on which two choices disagree was from tipping over, relatively."""
+    """The relative distance from the margin of the comparison in which two selections differ."""
 
     def from_margin(challenger: Tensor, holder: Tensor) -> Tensor:
         smaller = torch.minimum(challenger.abs(), holder.abs())
@@ -169,31 +173,30 @@ def _distance(phases: Sequence[Tensor], own: Tensor, other: Tensor) -> Tensor:
 
 
 def reference_frame(bundle: Bundle) -> FrameModule:
-    """The frame that was exported, but of the network as it was trained, with native poolings."""
+    """The exported frame, but of the network as it was trained, with native poolings."""
     model = load_model(bundle.weights_file)
-    _, kind, _ = frame_of(bundle.manifest["variant"]["architecture"])
+    _, kind, _ = frame_of(bundle.variant["architecture"])
     walk = walk_of_bundle(bundle, model, folded=False)
-    size = tuple(model.config["size"]) if "size" in model.config else None
     order = bundle.input.channel_order
-    return kind(walk, order, model.config["mean"], model.config["std"], size).eval()
+    return kind(walk, order, model.pixel_mean, model.pixel_std, model.input_size).eval()
 
 
 def outputs_of(
     frame: FrameModule, image: np.ndarray, choices: Choices | None = None
 ) -> dict[str, np.ndarray]:
-    """By name, computed by PyTorch."""
+    """The outputs by name, computed by PyTorch."""
     pixels = torch.from_numpy(np.ascontiguousarray(image))
     with torch.inference_mode():
         if choices is None:
             values = frame(pixels)
         else:
-            with choices.made():
+            with choices.applied():
                 values = frame(pixels)
     return {out.name: value.numpy() for out, value in zip(frame.OUTPUTS, values, strict=True)}
 
 
 def selections(model: onnx.ModelProto) -> list[str]:
-    """The names of the poolings' selections in a graph, from the first to the last."""
+    """The names of the poolings' selections in a graph, in order."""
     integers = {
         value.name
         for value in model.graph.value_info
@@ -204,14 +207,22 @@ def selections(model: onnx.ModelProto) -> list[str]:
 
 
 def showing_choices(bundle: Bundle, folder: Path) -> tuple[Bundle, list[str]]:
-    """A copy of the bundle that also puts out what its poolings select, and the outputs' names."""
+    """A copy of the bundle that also outputs the selections of its poolings, and their names."""
     model = onnx.load(bundle.model_file)
     names = selections(model)
     for name in names:
         model.graph.output.append(onnx.ValueInfoProto(name=name))
     onnx.save(model, folder / MODEL)
     shown = [
-        {"name": name, "dtype": "int32", "shape": [], "meaning": "", "unit": "", "optional": True}
+        {
+            "name": name,
+            "dtype": "int32",
+            "shape": [],
+            "meaning": "",
+            "unit": "",
+            "optional": True,
+            "role": "map",
+        }
         for name in names
     ]
     manifest = {**bundle.manifest, "outputs": [*bundle.manifest["outputs"], *shown]}

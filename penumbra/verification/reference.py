@@ -1,4 +1,4 @@
-"""The Monte-Carlo reference of a frame: PyTorch, from the bundle's weights, kept once computed."""
+"""The Monte-Carlo reference of a frame: sampled by PyTorch from the bundle's weights, cached."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import io
 import time
 import zipfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,21 +19,21 @@ from penumbra.bundle import WEIGHTS, Bundle
 from penumbra.errors import PenumbraError
 from penumbra.files import cache_folder, write_atomically
 from penumbra.offline.models import load_model
+from penumbra.offline.models.network import normalised_for
 from penumbra.offline.models.segnet import Probabilities
-from penumbra.offline.training.segmentation import normalised_for
 from penumbra.propagation import Moments
 from penumbra.propagation.montecarlo import monte_carlo
 
-FORMAT = 3  # of the kept files: a change of what is computed needs the next number
-FEWEST = 8  # samples: two halves whose variance means anything
-TIMED = 20  # samples that the time of one is taken from
+FORMAT = 3  # of the cached files: increase it when the computation changes
+FEWEST = 8  # samples: two halves with a meaningful variance
+TIMED = 20  # samples to measure the time of one
 
 Map = np.ndarray
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What sampling says of one frame; the halves are two independent references of half as many.
+    """Sampled moments of one frame; the halves are two independent references of half the samples.
 
     For segmentation the prediction is the label of the largest mean probability, and `std` the mean
     over the classes of the standard deviation of their probabilities, as in the paper. For depth
@@ -46,14 +46,14 @@ class Reference:
     confidence: Map | None  # segmentation only: the largest mean probability
     half_predictions: tuple[Map, Map]
     half_stds: tuple[Map, Map]
-    seconds: float  # that computing it took, some time
+    seconds: float  # of computing it
 
 
 class References:
-    """The references of one bundle, frame by frame; each is written as soon as it is there.
+    """The references of one bundle, computed frame by frame and cached at once.
 
-    Kept under `PENUMBRA_CACHE`, named by the content of the frame and the weights, by the number
-    of samples and the seed: an interrupted run goes on where it was, a changed model starts anew.
+    The cache is under `PENUMBRA_CACHE`, keyed by the pixels, the weights, the number of samples and
+    the seed: an interrupted run continues, and a changed model starts anew.
     """
 
     def __init__(self, bundle: Bundle, samples: int, seed: int = 0) -> None:
@@ -65,7 +65,7 @@ class References:
         self.samples, self.seed = samples, seed
         self.computed = 0
         self._order = bundle.input.channel_order
-        self._weights = bundle.manifest["files"][WEIGHTS]
+        self._weights = bundle.files[WEIGHTS]
         self._folder = cache_folder() / "references"
         self._model = load_model(bundle.weights_file)
         self._segments = bundle.task == "segmentation"
@@ -73,26 +73,33 @@ class References:
     def of(self, image: np.ndarray) -> Reference:
         """For an image as the network sees it: `uint8`, in the bundle's channel order."""
         file = self._folder / f"{self._key(image)}.npz"
-        kept = _read(file)
-        if kept is not None:
-            return kept
+        cached = _read(file)
+        if cached is not None:
+            return cached
         start = time.perf_counter()
         half = self.samples // 2
-        halves = [self._sample(image, half, 2 * self.seed + number) for number in range(2)]
-        whole = _merged(*halves, half)
-        maps = [self._maps(m, image.shape[:2]) for m in (whole, *halves)]
-        predictions, stds = zip(*maps, strict=True)
+        first, second = (self._sample(image, half, 2 * self.seed + number) for number in range(2))
+        whole = _merged(first, second, half)
+        height, width = image.shape[:2]
+        (prediction, std), *halves = (
+            self._maps(moments, (height, width)) for moments in (whole, first, second)
+        )
+        (first_prediction, first_std), (second_prediction, second_std) = halves
         confidence = _array(whole.mean[0].amax(0), np.float32) if self._segments else None
-        seconds = time.perf_counter() - start
         reference = Reference(
-            predictions[0], stds[0], confidence, predictions[1:], stds[1:], seconds
+            prediction,
+            std,
+            confidence,
+            (first_prediction, second_prediction),
+            (first_std, second_std),
+            time.perf_counter() - start,
         )
         _write(file, reference)
         self.computed += 1
         return reference
 
     def seconds_per_frame(self, image: np.ndarray) -> tuple[float, float]:
-        """The time of what is computed once, and of each sample, measured now on this image."""
+        """The fixed time of a frame and the time of each sample, measured now on this image."""
         few, many = 2, 2 + min(self.samples, TIMED)
         self._sample(image, few, 0)  # the first run allocates
         times = []
@@ -104,7 +111,7 @@ class References:
         return max(0.0, times[0] - few * each), each
 
     def _key(self, image: np.ndarray) -> str:
-        drawn = self.samples, self.seed, str(torch.__version__)  # which draws the samples
+        drawn = self.samples, self.seed, str(torch.__version__)  # whose generator draws the samples
         facts = (FORMAT, self._weights, *drawn, self._order, image.shape)
         digest = hashlib.sha256(repr(facts).encode())
         digest.update(np.ascontiguousarray(image).data)
@@ -115,21 +122,22 @@ class References:
         x = normalised_for(self._model, torch.from_numpy(np.ascontiguousarray(rgb))[None])
         if self._segments:
             return monte_carlo(Probabilities(self._model).eval(), x, samples=samples, seed=seed)
-        size = tuple(self._model.config["size"])
-        x = F.interpolate(x, size, mode="bilinear", align_corners=False)
+        if self._model.input_size is not None:
+            x = F.interpolate(x, self._model.input_size, mode="bilinear", align_corners=False)
         return monte_carlo(self._model, x, samples=samples, seed=seed)
 
     def _maps(self, moments: Moments, shape: tuple[int, int]) -> tuple[Map, Map]:
         mean, std = moments.mean, moments.std
         if self._segments:
             return _array(mean[0].argmax(0), np.uint8), _array(std[0].mean(0), np.float32)
-        # Scaled as the exported graph does it: the uncertainty of the network's own pixels. What
-        # lies between two of them, which do not err alike, is in truth surer than either.
-        scaled = (
-            F.interpolate(value, shape, mode="bilinear", align_corners=False)
-            for value in (mean, std)
-        )
-        return tuple(_array(value[0, 0], np.float32) for value in scaled)
+
+        # Scaled as in the exported graph: the uncertainty of the network's pixels. Between two of
+        # them, whose errors are not fully correlated, the true uncertainty is smaller.
+        def scaled(values: Tensor) -> Map:
+            larger = F.interpolate(values, shape, mode="bilinear", align_corners=False)
+            return _array(larger[0, 0], np.float32)
+
+        return scaled(mean), scaled(std)
 
 
 def _array(values: Tensor, dtype: type) -> Map:
@@ -144,26 +152,34 @@ def _merged(a: Moments, b: Moments, count: int) -> Moments:
 
 def _write(file: Path, reference: Reference) -> None:
     content = io.BytesIO()
-    sure = {} if reference.confidence is None else {"confidence": reference.confidence}
-    np.savez(
+    save = partial(
+        np.savez,
         content,
-        **sure,
         predictions=np.stack([reference.prediction, *reference.half_predictions]),
         stds=np.stack([reference.std, *reference.half_stds]),
         seconds=reference.seconds,
     )
+    if reference.confidence is None:
+        save()
+    else:
+        save(confidence=reference.confidence)
     write_atomically(file, content.getbuffer())
 
 
 def _read(file: Path) -> Reference | None:
-    """None for a file that is not there or that somebody has damaged: it is made again."""
+    """A cached reference; None if the file is missing or damaged."""
     try:
-        with np.load(file, allow_pickle=False) as kept:
-            arrays: dict[str, Any] = dict(kept)
-        predictions, stds = arrays["predictions"], arrays["stds"]
+        with np.load(file, allow_pickle=False) as stored:
+            arrays: dict[str, np.ndarray] = dict(stored)
+        prediction, *half_predictions = arrays["predictions"]
+        std, *half_stds = arrays["stds"]
         return Reference(
-            predictions[0], stds[0], arrays.get("confidence"), tuple(predictions[1:]),
-            tuple(stds[1:]), float(arrays["seconds"]),
-        )  # fmt: skip
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            prediction,
+            std,
+            arrays.get("confidence"),
+            (half_predictions[0], half_predictions[1]),
+            (half_stds[0], half_stds[1]),
+            float(arrays["seconds"]),
+        )
+    except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile):
         return None

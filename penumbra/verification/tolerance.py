@@ -1,8 +1,8 @@
-"""Whether the figures are within what the bundle's manifest promises.
+"""Whether the figures are within the tolerances of the bundle's manifest.
 
-The reference is a sample, so a figure is held against the tolerance plus the reference's own noise
-(`figures`): never silently, both are shown. Where that noise is as large as the tolerance leaves
-room, nothing has been shown: the check is undecided, which is no success.
+The reference is a sample, so a figure is compared with the tolerance plus the noise of the
+reference; both are shown. Where that noise is as large as the room that the tolerance leaves, the
+check is undecided, which is not a success.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from penumbra.verification.figures import NOISE
+
 Verdict = Literal["held", "missed", "undecided", "not asked"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One figure: `limit` is the tolerance with the noise allowed for."""
+    """One figure against its tolerance; `limit` is the tolerance with the noise allowed for."""
 
     name: str
     figure: float
@@ -27,38 +29,35 @@ class Check:
 
     @property
     def is_good(self) -> bool:
+        """Whether the tolerance is held, or none is stated."""
         return self.verdict in ("held", "not asked")
 
 
 def checked(figures: Mapping[str, float], tolerances: Mapping[str, float]) -> list[Check]:
-    """All that can be asked of a bundle; `tolerances` is `monte_carlo` of its manifest."""
+    """All checks of a bundle; `tolerances` is `monte_carlo` of its manifest."""
     checks = []
     if "label_agreement" in figures:
         # noise: the share of labels that the reference itself would change
-        noise = figures["label_agreement_noise"]
-        checks.append(_check("label_agreement", figures, tolerances, noise, most=False))
-    noise = figures["std_relative_error_noise"]
-    checks.append(_check("std_relative_error", figures, tolerances, noise, most=True))
-    noise = 1 - figures["spearman_attainable"]
-    checks.append(_check("spearman", figures, tolerances, noise, most=False))
+        checks.append(_check("label_agreement", figures, tolerances, is_upper_bound=False))
+    checks.append(_check("std_relative_error", figures, tolerances, is_upper_bound=True))
+    checks.append(_check("spearman", figures, tolerances, is_upper_bound=False))
     return checks
 
 
 def _check(
-    name: str, figures: Mapping[str, float], tolerances: Mapping[str, float], noise: float,
-    most: bool,
-) -> Check:  # fmt: skip
-    """`most`: the tolerance is an upper bound; otherwise a lower bound of at most 1."""
-    figure, tolerance = figures[name], tolerances.get(name)
+    name: str, figures: Mapping[str, float], tolerances: Mapping[str, float], is_upper_bound: bool
+) -> Check:
+    """A lower bound is at most 1."""
+    figure, noise, tolerance = figures[name], NOISE[name](figures), tolerances.get(name)
     if tolerance is None:
         return Check(name, figure, noise, None, None, "not asked")
     # |a - b| ≤ |a - truth| + |truth - b|: the distance to the truth is within the tolerance if the
     # distance to the reference is within the sum.
-    limit = tolerance + noise if most else tolerance - noise
-    room = tolerance if most else 1 - tolerance
+    limit = tolerance + noise if is_upper_bound else tolerance - noise
+    room = tolerance if is_upper_bound else 1 - tolerance
 
-    def within(bound: float) -> bool:  # False for a figure that is not a number
-        return figure <= bound if most else figure >= bound
+    def within(bound: float) -> bool:  # False for NaN
+        return figure <= bound if is_upper_bound else figure >= bound
 
     if within(tolerance):
         verdict: Verdict = "held"

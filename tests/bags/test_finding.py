@@ -1,4 +1,4 @@
-"""Bags are found wherever they stand, and what is none is told as it was before."""
+"""Bags are found anywhere below a folder; other paths are refused with the reason."""
 
 from __future__ import annotations
 

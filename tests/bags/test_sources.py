@@ -100,7 +100,7 @@ def test_camvid_without_labels_and_with_a_broken_one(camvid):
         (lambda p: images_drive(p / "test").at_rate(-1), "--rate-hz is -1"),
     ],
 )
-def test_mistakes_are_told(camvid, call, message):
+def test_mistakes_are_reported(camvid, call, message):
     with pytest.raises(PenumbraError, match=message):
         call(camvid)
 
@@ -228,7 +228,7 @@ def test_a_file_that_is_no_video(tmp_path, capfd):
         video_drive(tmp_path / "film.mp4")
 
 
-def test_street_is_seeded_and_its_anomaly_enters_when_told():
+def test_street_is_seeded_and_its_anomaly_enters_on_time():
     def drive(seed):
         camera = Camera(64, 48)
         return street_drive(seed, 2.0, 1.0, camera=camera, anomaly="duck", anomaly_at=0.1)

@@ -127,13 +127,13 @@ def test_nothing_is_overwritten(tmp_path, what):
     assert [p.name for p in tmp_path.iterdir()] == ["bag"]
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(PenumbraError, match="cannot write .*bag"):
         write_drive(small_drive(1), tmp_path / "file" / "bag")
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 

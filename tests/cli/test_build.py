@@ -30,7 +30,7 @@ def test_built_then_found(bundle, tmp_path, capsys):
     assert first.out.startswith(f"{engine}: ")
     assert "built in" in first.out
     assert build(bundle, *FOR_ANOTHER_MACHINE) == 0
-    assert "was there already" in capsys.readouterr().out
+    assert "found in the cache" in capsys.readouterr().out
 
 
 def test_json(bundle, tmp_path, capsys):
@@ -48,7 +48,7 @@ def test_json(bundle, tmp_path, capsys):
 def test_a_bundle_of_any_size_needs_one(tmp_path, bundle, capsys):
     anything = tiny_bundles.segmentation(tmp_path / "any", None, None)
     assert build(anything, *FOR_ANOTHER_MACHINE) == 2
-    assert "say which (--size 480x360" in capsys.readouterr().err
+    assert "set it (--size 480x360" in capsys.readouterr().err
     assert build(anything, *FOR_ANOTHER_MACHINE, "--size", "64x32") == 0
     assert "-64x32-" in capsys.readouterr().out
     assert build(anything, *FOR_ANOTHER_MACHINE, "--size", "wide") == 2

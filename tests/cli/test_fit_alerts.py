@@ -41,7 +41,7 @@ def images(tmp_path):
     return folder
 
 
-def calibrate(bundle, images, *options):
+def fit_alerts(bundle, images, *options):
     return main(["fit-alerts", str(bundle.path), "--images", str(images), *RUNNER, *options])
 
 
@@ -52,9 +52,9 @@ def scores_of(bundle):
     return np.array([frame_score(u, 0.01) for u in maps]), np.array(maps)
 
 
-def test_the_entropy_can_be_what_alerts_go_by(bundle, images):
+def test_alerts_can_be_judged_by_entropy(bundle, images):
     options = ("--map", "entropy", "--score-fraction", "0.1", "--false-alarm-rate", "0.1")
-    assert calibrate(bundle, images, *options) == 0
+    assert fit_alerts(bundle, images, *options) == 0
     found = load_bundle(bundle.path)
     assert (found.thresholds.map, found.thresholds.score_fraction) == ("entropy", 0.1)
     settings = PipelineConfig("onnxruntime", settings=RunnerSettings(threads=1))
@@ -70,7 +70,7 @@ def test_the_entropy_can_be_what_alerts_go_by(bundle, images):
 def test_thresholds_are_quantiles_and_the_model_stays(bundle, images, capsys):
     model = hashlib.sha256(bundle.model_file.read_bytes()).hexdigest()
     assert bundle.thresholds is None
-    assert calibrate(bundle, images, "--false-alarm-rate", "0.1", "--json") == 0
+    assert fit_alerts(bundle, images, "--false-alarm-rate", "0.1", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     found = load_bundle(bundle.path)
     scores, maps = scores_of(bundle)
@@ -87,28 +87,28 @@ def test_thresholds_are_quantiles_and_the_model_stays(bundle, images, capsys):
     assert before == after
 
 
-def test_it_says_what_so_few_frames_cannot_tell(bundle, images, capsys):
-    assert calibrate(bundle, images) == 0
-    told = capsys.readouterr().out
-    assert "asked for: 0.100%" in told
-    assert f"that few cannot be seen in {FRAMES} frames" in told
-    assert "Give 1,000 frames or more" in told
-    assert "neighbouring frames are alike (correlation" in told
-    assert "per hour at 10 Hz, raised by 3 of 5" in told
-    assert "if frames were independent" in told
+def test_a_rate_that_so_few_frames_cannot_support_is_reported(bundle, images, capsys):
+    assert fit_alerts(bundle, images) == 0
+    text = capsys.readouterr().out
+    assert "requested: 0.100%" in text
+    assert f"{FRAMES} frames are too few to measure this rate" in text
+    assert "Give 1,000 frames or more" in text
+    assert "consecutive frames are correlated (" in text
+    assert "per hour at 10 Hz, raised by 3 of 5" in text
+    assert "if frames were independent" in text
     thresholds = load_bundle(bundle.path).thresholds
     assert thresholds.false_alarm_rate == pytest.approx(1 / (FRAMES + 1))
     assert thresholds.frame > scores_of(bundle)[0].max()
-    # A second time it says what it replaces.
-    assert calibrate(bundle, images, "--false-alarm-rate", "0.1") == 0
-    told = capsys.readouterr().out
-    assert f"before: pixel {thresholds.pixel:.4g}, frame {thresholds.frame:.4g}" in told
-    assert "cannot be seen" not in told
+    # A second run prints what it replaces.
+    assert fit_alerts(bundle, images, "--false-alarm-rate", "0.1") == 0
+    text = capsys.readouterr().out
+    assert f"before: pixel {thresholds.pixel:.4g}, frame {thresholds.frame:.4g}" in text
+    assert "too few" not in text
 
 
 def test_nothing_changes_in_a_dry_run(bundle, images, capsys):
     before = (bundle.path / "manifest.yaml").read_bytes()
-    assert calibrate(bundle, images, "--dry-run") == 0
+    assert fit_alerts(bundle, images, "--dry-run") == 0
     assert "nothing was changed" in capsys.readouterr().out
     assert (bundle.path / "manifest.yaml").read_bytes() == before
 
@@ -127,7 +127,7 @@ def test_folder_layout_of_camvid_and_video_give_the_same(bundle, images, tmp_pat
     writer.release()
     found = []
     for source in (camvid, camvid / "val", video):
-        assert calibrate(bundle, source, "--false-alarm-rate", "0.1", "--json") == 0
+        assert fit_alerts(bundle, source, "--false-alarm-rate", "0.1", "--json") == 0
         found.append(json.loads(capsys.readouterr().out))
     layout, folder, film = found
     assert layout.pop("source") == "camvid/val"
@@ -139,8 +139,8 @@ def test_folder_layout_of_camvid_and_video_give_the_same(bundle, images, tmp_pat
 
 def test_depth_in_metres(tmp_path, images, capsys):
     bundle = tiny_bundles.depth(tmp_path / "ahead")
-    assert calibrate(bundle, images, "--false-alarm-rate", "0.1") == 0
-    assert " m: 6 of the frames are over it" in capsys.readouterr().out
+    assert fit_alerts(bundle, images, "--false-alarm-rate", "0.1") == 0
+    assert " m: 6 of the frames are above it" in capsys.readouterr().out
     assert load_bundle(bundle.path).thresholds.frame > 0
 
 
@@ -151,7 +151,7 @@ def test_a_bundle_that_takes_rgb_gets_rgb(tmp_path, images, capsys):
         tiny_bundles.segmentation(tmp_path / "rgb", input=swapped),
         tiny_bundles.segmentation(tmp_path / "bgr"),
     ):
-        assert calibrate(bundle, images, "--json") == 0
+        assert fit_alerts(bundle, images, "--json") == 0
         facts.append(json.loads(capsys.readouterr().out))
     assert facts[0]["frame"] != facts[1]["frame"]
 
@@ -168,8 +168,8 @@ def test_a_bundle_that_takes_rgb_gets_rgb(tmp_path, images, capsys):
         (["--runner", "abacus"], "abacus"),
     ],
 )
-def test_mistakes_are_told_in_one_line(bundle, images, options, words, capsys):
-    assert calibrate(bundle, images, *options) == 2
+def test_mistakes_are_reported_in_one_line(bundle, images, options, words, capsys):
+    assert fit_alerts(bundle, images, *options) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.strip("\r ").count("\n") == 1
@@ -177,11 +177,11 @@ def test_mistakes_are_told_in_one_line(bundle, images, options, words, capsys):
 
 
 def test_wrong_places_and_sizes(bundle, images, tmp_path, capsys):
-    assert calibrate(bundle, tmp_path / "nowhere") == 2
-    assert "give a folder of pictures or a video" in capsys.readouterr().err
+    assert fit_alerts(bundle, tmp_path / "nowhere") == 2
+    assert "give a folder of images or a video" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
-    assert calibrate(bundle, tmp_path / "empty") == 2
+    assert fit_alerts(bundle, tmp_path / "empty") == 2
     assert "no image (JPEG or PNG)" in capsys.readouterr().err
     cv2.imwrite(str(images / "0007.png"), np.zeros((20, 20, 3), np.uint8))
-    assert calibrate(bundle, images) == 2
+    assert fit_alerts(bundle, images) == 2
     assert "frame 7 of frames: the image is 20x20" in capsys.readouterr().err

@@ -102,6 +102,6 @@ def test_ctrl_c_gives_the_verdict_on_what_was_seen(words, tmp_path):
         ("--minutes 1 --bag nonesuch", "no bag nonesuch"),
     ],
 )
-def test_mistakes_are_told(wrong, message, capsys):
+def test_mistakes_are_reported(wrong, message, capsys):
     assert main(["soak", *wrong.split()]) == 2
     assert message in capsys.readouterr().err

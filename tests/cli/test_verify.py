@@ -153,7 +153,7 @@ def test_a_promise_that_is_not_kept_is_an_exit_code(place, capsys):
         (["drive", "--samples", "20", "--topic", "/nothing"], "no topic /nothing"),
     ],
 )
-def test_a_mistake_is_told_before_the_node_is_started(words, message, place, capsys, monkeypatch):
+def test_mistakes_are_reported_before_the_node_starts(words, message, place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     assert main(["verify", *words, "--bundle", "modest"]) == 2
     told = capsys.readouterr().err

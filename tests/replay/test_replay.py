@@ -209,7 +209,7 @@ def test_a_loop_goes_on_until_stopped_and_leaves_a_whole_recording(bag, tmp_path
     assert all(re.search("runs backwards by .* s in /answering", warning) for warning in warnings)
 
 
-def test_time_that_runs_backwards_is_told_and_everything_is_played(tmp_path):
+def test_time_that_runs_backwards_is_reported_and_everything_is_played(tmp_path):
     times = [START_NS + i * TENTH for i in range(3)]
     write_images(tmp_path / "bag", times, [times[1], times[0], times[2]])
     warnings: list[str] = []

@@ -1,4 +1,4 @@
-"""Whether probabilities and standard deviations are at their word, on data where that is known."""
+"""Whether probabilities and standard deviations are calibrated, on data where that is known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from penumbra.bundle import DepthSpec
 from penumbra.offline.metrics.segmentation import IGNORE
-from penumbra.verification.comparison import OURS, SAMPLED, Comparison
+from penumbra.verification.comparison import Comparison
+from penumbra.verification.facts import OURS, SAMPLED
 from penumbra.verification.frames import Answer
 from penumbra.verification.reference import Reference
 
@@ -54,7 +55,7 @@ def brute_force_error(frames, bins=15):
 
 def test_the_calibration_error_of_both_is_that_of_all_pixels_of_all_frames(random):
     comparison = Comparison(SimpleNamespace(task="segmentation", depth=None, classes=[0] * CLASSES))
-    told = {OURS: [], SAMPLED: []}
+    seen = {OURS: [], SAMPLED: []}
     for _ in range(2):
         truth = random.integers(0, CLASSES, SHAPE).astype(np.uint8)
         truth[random.random(SHAPE) < 0.1] = IGNORE
@@ -64,7 +65,7 @@ def test_the_calibration_error_of_both_is_that_of_all_pixels_of_all_frames(rando
             right = random.random(SHAPE) < sure * too_sure
             guess = np.where(right, truth, (truth + 1) % CLASSES).astype(np.uint8)
             said[method] = guess, sure
-            told[method].append((truth, guess, sure))
+            seen[method].append((truth, guess, sure))
         std = random.random(SHAPE, np.float32)
         (ours, sure), (theirs, sure_too) = said[OURS], said[SAMPLED]
         comparison.add(answered(ours, std, truth, sure), sampled(theirs, std, sure_too))
@@ -72,8 +73,8 @@ def test_the_calibration_error_of_both_is_that_of_all_pixels_of_all_frames(rando
     for method in (OURS, SAMPLED):
         error = found[method]["expected_calibration_error"]
         # float32 confidences at a bin's border may fall to either side
-        assert error == pytest.approx(brute_force_error(told[method]), abs=1e-4)
-    # At its word but for 8,600 draws in 12 bins; 0.4 x 0.625 too sure on average.
+        assert error == pytest.approx(brute_force_error(seen[method]), abs=1e-4)
+    # Calibrated but for the noise of 8,600 draws in 12 bins; 0.4 x 0.625 too sure on average.
     assert found[OURS]["expected_calibration_error"] < 0.03
     assert found[SAMPLED]["expected_calibration_error"] == pytest.approx(0.25, abs=0.03)
     assert comparison.coverage() == {}

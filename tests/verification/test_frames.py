@@ -26,7 +26,7 @@ def test_frames_are_spread_evenly_from_the_first_on(tmp_path):
             chosen_frames(bag, IMAGE_TOPIC, 0)
 
 
-def test_frames_of_one_stamp_cannot_be_told_apart(tmp_path):
+def test_frames_of_one_stamp_are_refused(tmp_path):
     write_images(tmp_path / "bag", [START_NS, START_NS + 1, START_NS + 2], [START_NS] * 3)
     with open_bag(tmp_path / "bag") as bag, pytest.raises(PenumbraError, match="2 frames of"):
         chosen_frames(bag, IMAGE_TOPIC, None)

@@ -10,7 +10,8 @@ from exported_networks import network, street
 
 from penumbra.errors import PenumbraError
 from penumbra.files import cache_folder
-from penumbra.offline.models.segnet import Probabilities, normalise
+from penumbra.offline.models.network import normalise
+from penumbra.offline.models.segnet import Probabilities
 from penumbra.propagation.montecarlo import monte_carlo
 from penumbra.verification.reference import References
 
