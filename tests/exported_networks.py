@@ -1,4 +1,4 @@
-"""Networks with random weights that behave like trained ones, and what PyTorch says of them."""
+"""Networks with random weights that behave like trained ones, and their outputs in PyTorch."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ WIDTH = 0.125
 
 @functools.cache
 def network(kind: str | tuple[str, ...]) -> nn.Module:
-    """A network whose batch norms know the statistics of their inputs: activations of order one.
+    """A network whose batch norms have the statistics of their inputs: activations of order one.
 
-    Without that the noise of every layer would grow or vanish, and with it any difference. The
-    shifts are moved a little, so that no bias is zero and some units are shut, as after training.
+    Otherwise the noise of every layer would grow or vanish, and with it any difference. The biases
+    are random, so that none is zero and some units are inactive, as after training.
     """
     torch.manual_seed(0)
     if kind == "monodepth":
@@ -54,7 +54,7 @@ def network(kind: str | tuple[str, ...]) -> nn.Module:
 
 
 def street(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """Smooth colours with edges and fine noise, where no real picture is needed."""
+    """A synthetic image: smooth colours with edges and fine noise."""
     random = np.random.default_rng(seed)
     coarse = random.integers(0, 256, (6, 8, 3)).astype(np.uint8)
     image = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC).astype(float)
@@ -62,7 +62,7 @@ def street(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def run(bundle: Bundle, image: np.ndarray, extra: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """All outputs of a bundle by ONNX Runtime, and the values inside of it that `extra` names."""
+    """All outputs of a bundle by ONNX Runtime, and the inner values that `extra` names."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -84,7 +84,7 @@ def reference(
     flips: Choices | None = None,
     softmax: str = "jacobian",
 ) -> dict[str, np.ndarray]:
-    """The same outputs by PyTorch's propagation of the network itself, written out once more."""
+    """The same outputs by propagation in PyTorch, written independently."""
     model = network(kind)
     rgb = torch.from_numpy(image[..., ::-1].copy())[None]
     x = normalise(rgb, model.config["mean"], model.config["std"])

@@ -51,9 +51,10 @@ _FIGURES = ("label_agreement", "std_relative_error", "spearman")
 
 
 def tolerances_of(precision: str, architecture: str, dropout: str, variance: str) -> dict[str, Any]:
-    """The tolerances in the manifest of a bundle."""
+    """The tolerances in the manifest of a bundle whose graph has this precision."""
     limits = _MONTE_CARLO.get((architecture, dropout, variance), ())
     promised = {
         figure: limit for figure, limit in zip(_FIGURES, limits, strict=False) if limit is not None
     }
-    return RUNNER_TOLERANCES[precision] | ({"monte_carlo": promised} if promised else {})
+    tolerances = {"precisions": {precision: RUNNER_TOLERANCES[precision]}}
+    return tolerances | ({"monte_carlo": promised} if promised else {})

@@ -134,7 +134,7 @@ def alert_rate(rate: float, persistence: float, raise_frames: tuple[int, int]) -
     return float(chance[begins].sum())
 
 
-def alerts_in(scores: Sequence[float], settings: MonitorSettings) -> int:
+def alerts_in(scores: Sequence[float] | np.ndarray, settings: MonitorSettings) -> int:
     """The number of alerts that the node's monitor raises on consecutive scores."""
     monitor = Monitor(settings)
     alerts, before = 0, monitor.level

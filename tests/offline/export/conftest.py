@@ -1,4 +1,4 @@
-"""Bundles of small networks, each made once in a test run, and real frames to show them."""
+"""Bundles of small networks, each exported once per test run, and real frames."""
 
 from __future__ import annotations
 

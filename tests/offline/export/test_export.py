@@ -1,4 +1,4 @@
-"""`penumbra export` from the command line to a bundle that loads, and the mistakes it refuses."""
+"""`penumbra export`: the bundle it writes, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_channel_order(exported):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"height": 67, "width": 101}], ids=["dynamic", "fixed"])
-def test_depth_is_computed_at_its_own_size_and_given_at_the_cameras(exported, options):
+def test_depth_is_computed_at_the_network_size_and_output_at_the_image_size(exported, options):
     bundle = exported("monodepth", **options)
     assert bundle.depth == DepthSpec(0.54, 0.58, 80.0)
     assert bundle.classes == []
@@ -84,21 +84,21 @@ def test_depth_is_computed_at_its_own_size_and_given_at_the_cameras(exported, op
         }
     for name, value in expected.items():
         assert within(found[name], value, 1e-4, 1e-6) >= 0.999
-    assert expected["uncertainty"].mean() > 1e-4  # it has something to say
+    assert expected["uncertainty"].mean() > 1e-4  # not trivially zero
     assert found["frame_score"] == pytest.approx(expected["uncertainty"].mean(), rel=1e-4)
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "which size has the camera's image"),
-        (["--dynamic", "--height", "360", "--width", "480"], "which size"),
-        (["--height", "360"], "height and width go together"),
+        ([], "the size of the image is missing"),
+        (["--dynamic", "--height", "360", "--width", "480"], "give --height and --width"),
+        (["--height", "360"], "give both height and width"),
         (["--height", "4", "--width", "480"], "a height of 4 pixels"),
         (["--height", "360", "--width", "100000"], "a width of 100000 pixels"),
     ],
 )
-def test_sizes_that_make_no_sense(checkpoint, tmp_path, capsys, arguments, message):
+def test_invalid_sizes(checkpoint, tmp_path, capsys, arguments, message):
     command = ["export", str(checkpoint), "--out", str(tmp_path / "out"), *arguments]
     assert main(command) == 2
     error = capsys.readouterr().err
@@ -112,9 +112,9 @@ def test_no_checkpoint(tmp_path, capsys):
     assert "no model at" in capsys.readouterr().err
 
 
-def test_a_model_that_is_never_unsure_is_refused(tmp_path):
+def test_a_model_without_noise_is_refused(tmp_path):
     save_model(SegNet(CLASSES, width=0.02, dropout="none"), tmp_path / "checkpoint")
-    with pytest.raises(PenumbraError, match="no noise layer"):
+    with pytest.raises(PenumbraError, match="no noise source"):
         export_bundle(tmp_path / "checkpoint", tmp_path / "out", ExportOptions(64, 64))
     assert not (tmp_path / "out").exists()
 

@@ -43,7 +43,7 @@ def graph_with(op_type: str, attributes=None, domain="", outputs=1, dtype=ir.Dat
 def test_refused(model, obstacle):
     with pytest.raises(PenumbraError) as caught:
         refuse_unsupported(model)
-    assert f"TensorRT has no {obstacle}" in str(caught.value)
+    assert f"TensorRT does not support {obstacle}" in str(caught.value)
     assert "the_node" in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -1,8 +1,9 @@
-"""`penumbra fit-gains`, and the bundle of a calibrated network: the gains are in its graph."""
+"""`penumbra fit-gains`, and the bundle of a network with gains: they are in its graph."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -10,6 +11,7 @@ import onnx
 import pytest
 import torch
 from exported_networks import network, run, street
+from safetensors.torch import save
 
 from penumbra.bundle import load_bundle
 from penumbra.cli.main import main
@@ -18,7 +20,16 @@ from penumbra.offline.export import ExportOptions, export_bundle
 from penumbra.offline.export.frame import Scores
 from penumbra.offline.export.walk import walk_of, walk_of_bundle, walk_of_checkpoint
 from penumbra.offline.fitting.gains import GainFitOptions, fit_network_gains
-from penumbra.offline.gains_file import GAINS, VARIANCES, load_gains, save_gains
+from penumbra.offline.gains_file import (
+    GAINS,
+    VARIANCES,
+    Change,
+    GainFacts,
+    StoredGains,
+    load_gains,
+    load_gains_of,
+    save_gains,
+)
 from penumbra.offline.models import load_model, save_model
 from penumbra.offline.models.network import normalise
 from penumbra.propagation import propagate
@@ -29,8 +40,8 @@ SIZE = {"height": 64, "width": 96}
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A network with dropout everywhere, calibrated on pictures of noise."""
-    folder = tmp_path_factory.mktemp("calibrated")
+    """A network with several dropouts, with gains fitted on synthetic images."""
+    folder = tmp_path_factory.mktemp("fitted")
     save_model(network("encdec"), folder)
     gains, facts = fit_network_gains(folder, [street(96, 128, seed) for seed in range(4)], QUICK)
     save_gains(folder, gains, facts)
@@ -38,19 +49,20 @@ def checkpoint(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_it_comes_nearer_to_monte_carlo_on_views_it_has_not_seen(checkpoint):
-    _, facts = load_gains(checkpoint)
-    error, ratio = facts["std_relative_error"], facts["std_ratio"]
-    assert error["after"] < error["before"]
-    assert abs(np.log(ratio["after"])) < abs(np.log(ratio["before"]))
-    assert facts["pictures"] == 4 and len(facts["pictures_sha256"]) == 64
+def test_the_fit_improves_the_agreement_on_held_out_views(checkpoint):
+    facts = load_gains(checkpoint).facts
+    error, ratio = facts.std_relative_error, facts.std_ratio
+    assert error.after < error.before
+    assert abs(np.log(ratio.after)) < abs(np.log(ratio.before))
+    assert facts.images == 4 and len(facts.images_sha256) == 64
 
 
 @pytest.mark.slow
 def test_the_graph_has_the_gains(checkpoint, tmp_path):
     bundle = export_bundle(checkpoint, tmp_path / "bundle", ExportOptions(**SIZE))
-    gains, facts = load_gains(checkpoint)
-    assert load_bundle(bundle.path).manifest["gains"] == facts
+    stored = load_gains(checkpoint)
+    gains, facts = stored.tensors, stored.facts
+    assert load_bundle(bundle.path).manifest["gains"] == facts.to_json()
     assert bundle.variant["variance"] == "calibrated"
     assert (bundle.path / GAINS).read_bytes() == (checkpoint / GAINS).read_bytes()
 
@@ -60,9 +72,9 @@ def test_the_graph_has_the_gains(checkpoint, tmp_path):
     rgb = torch.from_numpy(np.ascontiguousarray(image[..., ::-1]))
     x = normalise(rgb[None], model.config["mean"], model.config["std"])
     with torch.inference_mode():
-        walk = walk_of(model, "segnet", facts["relu"], facts["softmax"], gains)
+        walk = walk_of(model, "segnet", facts.relu, facts.softmax, gains)
         expected = walk(x)[1].std.mean(1)[0].numpy()
-        without = walk_of(model, "segnet", facts["relu"], facts["softmax"])(x)[1].std.mean(1)[0]
+        without = walk_of(model, "segnet", facts.relu, facts.softmax)(x)[1].std.mean(1)[0]
     # A pooling may flip between equal values, which moves single pixels: nearly all must agree.
     assert np.mean(np.abs(found - expected) <= 1e-4 * expected + 1e-6) > 0.99
     assert abs(float(without.mean()) / expected.mean() - 1) > 0.05  # the gains do matter
@@ -70,13 +82,12 @@ def test_the_graph_has_the_gains(checkpoint, tmp_path):
 
 @pytest.mark.slow
 def test_a_checkpoint_is_propagated_with_its_gains(checkpoint, tmp_path):
-    gains, facts = load_gains(checkpoint)
-    save_model(load_model(checkpoint), tmp_path)  # the same weights without any gains
+    stored = load_gains(checkpoint)
+    rules = stored.facts.relu, stored.facts.softmax
+    save_model(load_model(checkpoint), tmp_path)  # the same weights without gains
     x = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     expected = {
-        checkpoint: walk_of(
-            load_model(checkpoint), "segnet", facts["relu"], facts["softmax"], gains
-        ),
+        checkpoint: walk_of(load_model(checkpoint), "segnet", *rules, stored.tensors),
         tmp_path: propagate(Scores(load_model(checkpoint))),
     }
     with torch.inference_mode():
@@ -87,15 +98,15 @@ def test_a_checkpoint_is_propagated_with_its_gains(checkpoint, tmp_path):
 
 
 @pytest.mark.slow
-def test_gains_may_be_left_out(checkpoint, tmp_path):
-    bundle = export_bundle(checkpoint, tmp_path / "bundle", ExportOptions(**SIZE), calibrated=False)
+def test_gains_can_be_ignored(checkpoint, tmp_path):
+    bundle = export_bundle(checkpoint, tmp_path / "bundle", ExportOptions(**SIZE), use_gains=False)
     assert bundle.manifest["gains"] is None
     assert GAINS not in bundle.files
     assert bundle.variant["variance"] == "diagonal"
 
 
-def test_fast_follows_the_last_dropout_only():
-    """Behind a network of which all other dropouts were taken away, it finds the same."""
+def test_fast_propagates_the_last_dropout_only():
+    """The same as a network without the other dropouts."""
     model = network("encdec")
     last_only = network(("decoder3",))
     last_only.load_state_dict(model.state_dict())
@@ -105,34 +116,36 @@ def test_fast_follows_the_last_dropout_only():
         for one, how in ((model, "fast"), (model, "truthful"), (last_only, "truthful"))
     )
     with torch.inference_mode():
-        found, all_of_it, of_last = (walk(x)[1].std for walk in (fast, truthful, expected))
+        found, of_all, of_last = (walk(x)[1].std for walk in (fast, truthful, expected))
     torch.testing.assert_close(found, of_last)
-    assert float(all_of_it.mean()) > 1.01 * float(found.mean())
+    assert float(of_all.mean()) > 1.01 * float(found.mean())
     assert [type(layer).__name__ for layer in model.dropout.values()] == ["Dropout"] * 6
 
 
-def test_fast_says_what_it_needs(tmp_path):
-    with pytest.raises(PenumbraError, match="one dropout.*--variance fast"):
+def test_fast_needs_several_dropouts_and_gains(tmp_path):
+    with pytest.raises(PenumbraError, match="only one dropout.*--variance fast"):
         walk_of(network("class"), "segnet", "moment", "moment", variance="fast")
     save_model(network("encdec"), tmp_path)
-    with pytest.raises(PenumbraError, match="not calibrated for '--variance fast'.*--images"):
+    with pytest.raises(PenumbraError, match="no gains for '--variance fast'.*fit-gains.*--images"):
         export_bundle(tmp_path, tmp_path / "bundle", ExportOptions(**SIZE, variance="fast"))
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_offered_at_both_points(checkpoint, tmp_path):
+def test_a_checkpoint_can_have_gains_for_both_variances(checkpoint, tmp_path):
     save_model(load_model(checkpoint), tmp_path / "run")
     for how in VARIANCES:
-        pictures = [street(96, 128, seed) for seed in range(2)]
+        images = [street(96, 128, seed) for seed in range(2)]
         options = GainFitOptions(views=3, samples=4, steps=10, size=(64, 96), variance=how)
-        save_gains(tmp_path / "run", *fit_network_gains(tmp_path / "run", pictures, options))
+        save_gains(tmp_path / "run", *fit_network_gains(tmp_path / "run", images, options))
     image, costs = street(64, 96, seed=9), []
-    for how, told in (("truthful", "calibrated"), ("fast", "calibrated, fast")):
+    for how, form in (("truthful", "calibrated"), ("fast", "calibrated, fast")):
         options = ExportOptions(**SIZE, variance=how)
         bundle = load_bundle(export_bundle(tmp_path / "run", tmp_path / how, options).path)
-        assert bundle.variant["variance"] == told
+        assert bundle.variant["variance"] == form
         assert bundle.manifest["gains"]["variance"] == how
-        assert load_gains(bundle.path, how)[1]["variance"] == how
+        assert load_gains(bundle.path, how).facts.variance == how
+        again = load_bundle(export_bundle(bundle.path, tmp_path / f"{how}-again", options).path)
+        assert again.manifest["gains"] == bundle.manifest["gains"]
         model = load_model(bundle.weights_file)
         rgb = torch.from_numpy(np.ascontiguousarray(image[..., ::-1]))
         x = normalise(rgb[None], model.config["mean"], model.config["std"])
@@ -148,34 +161,34 @@ def test_a_checkpoint_is_offered_at_both_points(checkpoint, tmp_path):
 @pytest.mark.slow
 def test_from_the_command_line(tmp_path, capsys):
     save_model(network("encdec"), tmp_path / "run")
-    (tmp_path / "pictures").mkdir()
+    (tmp_path / "images").mkdir()
     for number in range(2):
-        cv2.imwrite(str(tmp_path / "pictures" / f"{number}.png"), street(200, 260, number))
+        cv2.imwrite(str(tmp_path / "images" / f"{number}.png"), street(200, 260, number))
     words = [
-        "fit_network_gains",
+        "fit-gains",
         str(tmp_path / "run"),
         "--images",
-        str(tmp_path / "pictures"),
+        str(tmp_path / "images"),
         "--json",
     ]
     assert main([*words, "--views", "2", "--samples", "2", "--steps", "10"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    _, facts = load_gains(tmp_path / "run")
-    assert told == {"file": str(tmp_path / "run" / GAINS), **facts}
-    assert facts["views"] == 2 and facts["pictures"] == 2
+    printed = json.loads(capsys.readouterr().out)
+    facts = load_gains(tmp_path / "run").facts
+    assert printed == {"file": str(tmp_path / "run" / GAINS), **facts.to_json()}
+    assert facts.views == 2 and facts.images == 2
 
 
 @pytest.mark.slow
 def test_a_bundle_is_exported_again(tmp_path, capsys):
     save_model(network("encdec"), tmp_path / "run")
     before = export_bundle(tmp_path / "run", tmp_path / "bundle", ExportOptions(**SIZE))
-    (tmp_path / "pictures").mkdir()
-    cv2.imwrite(str(tmp_path / "pictures" / "0.png"), street(200, 260))
-    words = ["fit_network_gains", str(before.path), "--images", str(tmp_path / "pictures")]
+    (tmp_path / "images").mkdir()
+    cv2.imwrite(str(tmp_path / "images" / "0.png"), street(200, 260))
+    words = ["fit-gains", str(before.path), "--images", str(tmp_path / "images")]
     words += ["--views", "2", "--samples", "2", "--steps", "10", "--size", "128x96"]
     assert main([*words, "--scales", "1,1.2"]) == 0
     first = load_bundle(tmp_path / "bundle")
-    assert main([*words, "--go-on"]) == 0
+    assert main([*words, "--resume"]) == 0
     after = load_bundle(tmp_path / "bundle")
     assert after.sha256 != first.sha256
     assert load_gains(tmp_path / "bundle", "fast") is None
@@ -185,17 +198,17 @@ def test_a_bundle_is_exported_again(tmp_path, capsys):
     assert GAINS in after.manifest["files"]
 
 
-def test_a_bundle_stays_as_it_was_where_the_export_fails(tmp_path, monkeypatch, capsys):
+def test_a_failed_export_does_not_change_the_bundle(tmp_path, monkeypatch, capsys):
     save_model(network("encdec"), tmp_path / "run")
     before = export_bundle(tmp_path / "run", tmp_path / "bundle", ExportOptions(**SIZE))
-    (tmp_path / "pictures").mkdir()
-    cv2.imwrite(str(tmp_path / "pictures" / "0.png"), street(200, 260))
+    (tmp_path / "images").mkdir()
+    cv2.imwrite(str(tmp_path / "images" / "0.png"), street(200, 260))
 
     def fails(*_, **__):
         raise PenumbraError("no space left")
 
     monkeypatch.setattr("penumbra.offline.export.export_bundle", fails)
-    words = ["fit_network_gains", str(before.path), "--images", str(tmp_path / "pictures")]
+    words = ["fit-gains", str(before.path), "--images", str(tmp_path / "images")]
     assert (
         main([*words, "--views", "2", "--samples", "2", "--steps", "10", "--size", "128x96"]) != 0
     )
@@ -205,40 +218,75 @@ def test_a_bundle_stays_as_it_was_where_the_export_fails(tmp_path, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_it_goes_on_with_the_gains_that_are_there(checkpoint, tmp_path, capsys):
+def test_a_fit_resumes_from_existing_gains(checkpoint, tmp_path, capsys):
     save_model(load_model(checkpoint), tmp_path / "run")
     earlier = load_gains(checkpoint)
-    (tmp_path / "pictures").mkdir()
-    cv2.imwrite(str(tmp_path / "pictures" / "0.png"), street(200, 260))
-    words = ["fit_network_gains", str(tmp_path / "run"), "--images", str(tmp_path / "pictures")]
-    words += ["--views", "2", "--samples", "4", "--steps", "10", "--strange", "1", "--go-on"]
+    (tmp_path / "images").mkdir()
+    cv2.imwrite(str(tmp_path / "images" / "0.png"), street(200, 260))
+    words = ["fit-gains", str(tmp_path / "run"), "--images", str(tmp_path / "images")]
+    words += ["--views", "2", "--samples", "4", "--steps", "10", "--corrupted", "1", "--resume"]
     assert main(words) != 0
-    assert "run has no calibration to go on with" in capsys.readouterr().err
-    save_gains(tmp_path / "run", *earlier)
-    # Steps of no length: what is found is what it began with, but for the level of the mean.
+    assert "run has no gains to resume from" in capsys.readouterr().err
+    save_gains(tmp_path / "run", earlier.tensors, earlier.facts)
+    # With steps of no length the gains do not change, but for the level of the mean.
     assert main([*words, "--rate", "1e-12"]) == 0
-    gains, facts = load_gains(tmp_path / "run")
-    assert facts["began_with"] == earlier[1] and facts["strange"] == 1
-    assert facts["std_relative_error"]["before"] < 0.7  # not that of an uncalibrated network
+    resumed = load_gains(tmp_path / "run")
+    gains, facts = resumed.tensors, resumed.facts
+    assert facts.started_from == earlier.facts and facts.corrupted == 1
+    assert facts.std_relative_error.before < 0.7  # not that of a network without gains
     inner = next(name for name in gains if "classifier" not in name)
-    torch.testing.assert_close(gains[inner], earlier[0][inner], rtol=1e-6, atol=0)
+    torch.testing.assert_close(gains[inner], earlier.tensors[inner], rtol=1e-6, atol=0)
 
 
-def test_a_broken_calibration_is_named(tmp_path):
+def test_facts_are_stored_and_read_again():
+    first = GainFacts("moment", "moment", size=(64, 96), std_ratio=Change(0.5, 1.0))
+    facts = GainFacts("moment", "moment", "fast", corrupted=0.5, images=3, started_from=first)
+    stored = json.loads(json.dumps(facts.to_json()))
+    assert GainFacts.from_json(stored) == facts
+    assert stored["started_from"]["size"] == [64, 96]
+    assert "views" not in stored and "views" not in stored["started_from"]
+
+
+def test_files_with_the_older_names_are_read(tmp_path):
+    """`calibration.safetensors`, with the keys of the first release."""
+    old = {"relu": "moment", "softmax": "moment", "strange": 0.5, "pictures": 4,
+           "pictures_sha256": "a", "began_with": {"relu": "moment", "pictures": 2}}  # fmt: skip
+    for name, variance in (("calibration", "truthful"), ("calibration-fast", "fast")):
+        header = {"penumbra": json.dumps(old | {"variance": variance})}
+        gain = torch.full((1,), float(len(name)))
+        (tmp_path / f"{name}.safetensors").write_bytes(save({"layer": gain}, metadata=header))
+        found = load_gains(tmp_path, variance)
+        assert found.facts.variance == variance and found.tensors["layer"] == len(name)
+    facts = load_gains(tmp_path).facts
+    assert (facts.corrupted, facts.images, facts.images_sha256) == (0.5, 4, "a")
+    assert facts.started_from.images == 2
+    save_gains(tmp_path, {"layer": torch.zeros(1)}, GainFacts())
+    assert load_gains(tmp_path).file.name == GAINS  # the new name has priority
+
+
+@pytest.mark.parametrize("name", ["segnet-camvid-class", "segnet-camvid-encdec"])
+def test_gains_of_the_shipped_bundles_are_read(name):
+    bundle = load_bundle(Path(__file__).parents[3] / "config" / "models" / name)
+    gains = load_gains_of(bundle)
+    assert gains.facts.images == 367 and gains.file.name in bundle.files
+    assert gains.facts == GainFacts.from_json(bundle.manifest["gains"])
+
+
+def test_an_invalid_file_of_gains_is_named(tmp_path):
     save_model(network("encdec"), tmp_path)
-    (tmp_path / GAINS).write_bytes(b"not a calibration")
-    with pytest.raises(PenumbraError, match="no whole calibration.*penumbra fit-gains"):
+    (tmp_path / GAINS).write_bytes(b"not gains")
+    with pytest.raises(PenumbraError, match="not a valid file of gains.*penumbra fit-gains"):
         export_bundle(tmp_path, tmp_path / "bundle", ExportOptions(**SIZE))
 
 
-def test_mistakes_are_told_before_any_work(tmp_path, capsys):
-    words = ["fit_network_gains", str(tmp_path), "--images", str(tmp_path / "nowhere")]
+def test_invalid_arguments_are_reported_first(tmp_path, capsys):
+    words = ["fit-gains", str(tmp_path), "--images", str(tmp_path / "nowhere")]
     assert main(words) != 0
-    assert "nowhere: give one with pictures" in capsys.readouterr().err
+    assert "nowhere: give a folder of images" in capsys.readouterr().err
     with pytest.raises(PenumbraError, match="at least 2, 2 and 10"):
         GainFitOptions(samples=1)
-    with pytest.raises(PenumbraError, match="--strange is 1.5: give a share"):
-        GainFitOptions(strange=1.5)
+    with pytest.raises(PenumbraError, match="--corrupted is 1.5: give a share"):
+        GainFitOptions(corrupted=1.5)
     with pytest.raises(PenumbraError, match="--size is 64x16: give 32x32"):
         GainFitOptions(size=(16, 64))
     with pytest.raises(PenumbraError, match="--scales is .*LEAST,MOST"):
@@ -249,7 +297,8 @@ def test_mistakes_are_told_before_any_work(tmp_path, capsys):
     for rate in (0.0, -1.0, float("nan")):
         with pytest.raises(PenumbraError, match="--rate is .*above 0"):
             GainFitOptions(rate=rate)
+    start = StoredGains({}, GainFacts(relu="jacobian"), tmp_path / GAINS)
     with pytest.raises(PenumbraError, match="fitted with relu='jacobian', not 'moment'"):
-        fit_network_gains(tmp_path, [street(96, 128)], QUICK, start=({}, {"relu": "jacobian"}))
-    with pytest.raises(PenumbraError, match="no pictures"):
+        fit_network_gains(tmp_path, [street(96, 128)], QUICK, start=start)
+    with pytest.raises(PenumbraError, match="no images"):
         fit_network_gains(tmp_path, [], QUICK)

@@ -1,4 +1,4 @@
-"""What thresholds promise, against counting and against simulation."""
+"""Thresholds and rates of false alarms, against counting and simulation."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_at_most_the_rate_is_over(n, rate):
     assert (scores > below).sum() > rate * n
 
 
-def test_a_rate_that_so_few_frames_cannot_show():
-    """With an exponential tail, which it assumes, the margin is right: e^-8 is asked for."""
+def test_a_rate_below_that_of_the_frames_is_extrapolated():
+    """The margin is right for an exponential tail, which is assumed, at a rate of e^-8."""
     scores = 3 + 0.5 * RANDOM.exponential(size=1000)
     rate = math.exp(-8)
     found = frame_threshold(scores, rate)
@@ -49,11 +49,11 @@ def test_a_rate_that_so_few_frames_cannot_show():
 def test_too_few_or_broken_frames_are_refused():
     with pytest.raises(PenumbraError, match="19 frames are too few.*at least 20.*1,000 frames"):
         frame_threshold(RANDOM.random(19), 0.001)
-    with pytest.raises(PenumbraError, match="not a number"):
+    with pytest.raises(PenumbraError, match="not finite"):
         frame_threshold([*RANDOM.random(30), math.inf], 0.1)
 
 
-def test_frames_that_are_all_the_same():
+def test_constant_scores():
     found = frame_threshold(np.full(50, 0.3), 0.001)
     assert found.value == 0.3
     alike = autocorrelation(np.full(50, 0.3))
@@ -61,7 +61,7 @@ def test_frames_that_are_all_the_same():
 
 
 def test_autocorrelation_of_a_known_process():
-    """x' = 0.8 x + noise has correlation 0.8, and n frames tell as much as n / 9."""
+    """x' = 0.8 x + noise has correlation 0.8, and n frames count as n / 9."""
     noise = RANDOM.normal(size=20_000)
     scores = np.array(list(itertools.accumulate(noise, lambda x, e: 0.8 * x + 0.6 * e)))
     found = autocorrelation(scores)
@@ -119,7 +119,7 @@ def test_alert_rate_of_independent_frames():
         alert_rate(0.1, 0.1, (3, 50))
 
 
-def test_alerts_are_those_of_the_monitor():
+def test_alerts_are_counted_by_the_monitor():
     settings = MonitorSettings(0.5, 0.5, raise_frames=(2, 3), clear_frames=(2, 2))
     scores = [0.1, 0.9, 0.9, 0.9, 0.1, 0.1, 0.9, 0.1, 0.9, 0.1]
     assert alerts_in(scores, settings) == 2
