@@ -1,7 +1,7 @@
-"""What executes a bundle's graph: one interface, each backend imported only when it is chosen.
+"""Runners execute a bundle's graph: one interface, each backend imported only if selected.
 
 runner = RunnerSelector("auto", bundle).start()   # the fastest that works here
-with create("onnxruntime", bundle) as runner:     # a certain one
+with create("onnxruntime", bundle) as runner:     # a specific one
     outputs = runner.infer(image)
 """
 

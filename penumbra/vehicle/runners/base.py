@@ -1,8 +1,8 @@
-"""What every runner is: an image in, the graph's outputs out, whatever computes them.
+"""The interface of all runners: an image in, the graph's outputs out.
 
-A runner has lanes: places where one image can be under way. A CPU runner has one; a GPU runner has
+A runner has lanes, each of which runs one image at a time. A CPU runner has one; a GPU runner has
 two, so that one image is copied while another is computed. `infer` may be called from any number
-of threads: each takes a free lane, or waits for one. That is how several cameras share an engine.
+of threads: each takes a free lane or waits for one. This is how several cameras share an engine.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ if TYPE_CHECKING:
 
 
 class Lane(Protocol):
-    """One place of a runner: takes one image at a time."""
+    """One lane of a runner: runs one image at a time."""
 
     def run(self, image: np.ndarray) -> dict[str, np.ndarray]:
-        """The outputs for `image`, in arrays that nobody writes to again."""
+        """The outputs for `image`, in arrays that are not reused."""
 
     def close(self) -> None:
-        """Give everything back; called once, with no image under way."""
+        """Release all resources; called once, while no image is running."""
 
 
 class Runner(ABC):
-    """Computes a bundle's outputs: `activate`, then `infer` as often as wanted, `deactivate`.
+    """Computes a bundle's outputs: `activate`, `infer` any number of images, `deactivate`.
 
-    `outputs` names the outputs that are wanted; None means all that the bundle does not call
-    optional. What nobody asked for is not computed where the runtime can leave it out, and never
-    copied.
+    `outputs` names the requested outputs; None means all that are not optional. Other outputs are
+    not computed if the runtime can omit them, and never copied.
     """
 
     name: ClassVar[str]
@@ -54,13 +53,13 @@ class Runner(ABC):
         self._lanes: list[Lane] = []
         self._idle: list[Lane] = []
         self._change = Condition()  # guards the two lists
-        self._switching = Lock()  # held by whoever activates or deactivates
+        self._switching = Lock()  # held during activate and deactivate
 
     @classmethod
     def obstacle(cls, settings: RunnerSettings) -> str | None:
-        """Why this runner cannot work on this machine; None if nothing is known.
+        """Why this runner cannot work on this machine; None if no obstacle is known.
 
-        None is no promise: `activate` may still fail.
+        `activate` may still fail.
         """
         try:
             cls.require(settings)
@@ -70,22 +69,22 @@ class Runner(ABC):
 
     @classmethod  # noqa: B027 (a runner may need nothing)
     def require(cls, settings: RunnerSettings) -> None:
-        """Raise PenumbraError where a package or device is missing; quick, and loads no model."""
+        """Raise PenumbraError if a package or device is missing; fast, loads no model."""
 
     @abstractmethod
     def _open(self) -> list[Lane]:
-        """Get everything that is needed to run, or raise RunnerError and leave nothing behind."""
+        """Acquire all resources; on failure release them and raise RunnerError."""
 
     def _close(self) -> None:  # noqa: B027 (most runners' lanes share nothing)
-        """Give back what the lanes shared, after the last of them has been closed."""
+        """Release what the lanes share, after all of them are closed."""
 
     def missing_engine(self) -> Engine | None:
-        """The engine that `activate` would have to build first; most runners need none."""
+        """The engine that `activate` would build first; None if no engine is missing."""
         return None
 
     @property
     def lanes(self) -> Sequence[Lane]:
-        """The places where an image can be under way; none while the runner is not active."""
+        """The lanes; empty while the runner is inactive."""
         return self._lanes
 
     @property
@@ -95,11 +94,11 @@ class Runner(ABC):
 
     @property
     def description(self) -> str:
-        """What computes, for the log; more is known once the runner is active."""
+        """Name for the log, with version and device once the runner is active."""
         return self.name
 
     def activate(self) -> None:
-        """Load the model; does nothing if that has been done."""
+        """Load the model; does nothing if the runner is active."""
         with self._switching:
             if self._lanes:
                 return
@@ -108,7 +107,7 @@ class Runner(ABC):
                 self._lanes, self._idle = lanes, list(lanes)
 
     def infer(self, image: np.ndarray) -> dict[str, np.ndarray]:
-        """The wanted outputs for one image (`uint8`, height x width x 3), by name.
+        """The requested outputs for one image (`uint8`, height x width x 3), by name.
 
         The arrays belong to the caller; the runner never writes to them again.
         """
@@ -120,11 +119,11 @@ class Runner(ABC):
             self._give_back(lane)
 
     def deactivate(self) -> None:
-        """Wait for the images under way, then release everything; may be activated again."""
+        """Wait for running images, then release everything; may be activated again."""
         with self._switching:
             with self._change:
                 lanes, self._lanes = self._lanes, []
-                self._change.notify_all()  # whoever waits for a lane waits in vain
+                self._change.notify_all()  # threads waiting for a lane raise
                 self._change.wait_for(lambda: len(self._idle) == len(lanes))
                 self._idle = []
             for lane in lanes:
@@ -143,7 +142,7 @@ class Runner(ABC):
         with self._change:
             self._change.wait_for(lambda: self._idle or not self._lanes)
             if not self._lanes:
-                raise RunnerError(f"the {self.name} runner is not active: call activate() first")
+                raise RunnerError(f"the {self.name} runner is inactive: call activate() first")
             return self._idle.pop()
 
     def _give_back(self, lane: Lane) -> None:
@@ -152,7 +151,7 @@ class Runner(ABC):
             self._change.notify_all()
 
     def _checked(self, image: np.ndarray) -> np.ndarray:
-        """`image` in one piece, if it is one that the bundle takes."""
+        """The image, contiguous; PenumbraError if the bundle does not accept it."""
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
             kind = getattr(image, "dtype", type(image).__name__)
             raise PenumbraError(f"an image must be a numpy array of uint8, not {kind}: convert it")
@@ -168,19 +167,19 @@ class Runner(ABC):
             if wanted is not None and wanted != found:
                 height, width = ("any" if extent is None else extent for extent in expected)
                 raise PenumbraError(
-                    f"the image is {image.shape[1]}x{image.shape[0]} and {self.bundle.name} takes "
+                    f"the image is {image.shape[1]}x{image.shape[0]}, {self.bundle.name} expects "
                     f"{width}x{height}: resize the image, or export the model for its size"
                 )
         return np.ascontiguousarray(image)
 
     @property
     def image_size(self) -> tuple[int | None, int | None]:
-        """Height and width of the images that can be run; None takes any."""
+        """Height and width of the input; None accepts any."""
         return self.bundle.input.height, self.bundle.input.width
 
 
 def wanted_outputs(bundle: Bundle, names: Sequence[str] | None) -> list[OutputSpec]:
-    """The outputs of these names; None means all that are not optional."""
+    """The outputs with these names; None means all that are not optional."""
     if names is None:
         return [output for output in bundle.outputs if not output.optional]
     known = {output.name: output for output in bundle.outputs}
@@ -190,9 +189,9 @@ def wanted_outputs(bundle: Bundle, names: Sequence[str] | None) -> list[OutputSp
             f"{bundle.name} has no output {unknown[0]!r}: choose from {', '.join(known)}"
         )
     if not names:
-        raise PenumbraError(f"no output of {bundle.name} was asked for: name at least one")
+        raise PenumbraError(f"no output of {bundle.name} requested: name at least one")
     return [known[name] for name in dict.fromkeys(names)]
 
 
 def _times(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape)) or "a single number"
+    return " x ".join(map(str, shape)) or "a scalar"

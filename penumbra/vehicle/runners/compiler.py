@@ -1,6 +1,6 @@
-"""From a bundle's graph to an engine: one way for TensorRT 10 and 11 and for TensorRT for RTX.
+"""Compiles a bundle's graph to an engine, with TensorRT 10 and 11 or TensorRT for RTX.
 
-Precision stands in the graph: the network is strongly typed, and nothing here chooses a type.
+The graph states all precisions: the network is strongly typed, and no type is chosen here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penumbra.vehicle.runners.settings import Progress, RunnerError
 log = logging.getLogger(__name__)
 
 TENSORRT, TENSORRT_RTX = "tensorrt", "tensorrt-rtx"
-# Without its meta package, TensorRT for RTX is known by the name of its bindings.
+# Without its meta package, TensorRT for RTX is importable only by the name of its bindings.
 MODULES = {TENSORRT: ("tensorrt",), TENSORRT_RTX: ("tensorrt_rtx", "tensorrt_rtx_bindings")}
 INSTALL = {
     TENSORRT: "apt install python3-libnvinfer (Jetson), or pip install tensorrt",
@@ -31,15 +31,15 @@ INSTALL = {
 def load_backend(backend: str) -> ModuleType:
     """The Python module of TensorRT or TensorRT for RTX."""
     if backend not in MODULES:
-        raise PenumbraError(f"there is no backend {backend!r}: choose from {', '.join(MODULES)}")
+        raise PenumbraError(f"unknown backend {backend!r}: choose from {', '.join(MODULES)}")
     for name in MODULES[backend]:
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError:
             continue
-        except (ImportError, OSError) as error:  # it is there, but not a library it needs
+        except (ImportError, OSError) as error:  # installed, but a library it needs is missing
             reason = " ".join(str(error).split())
-            raise RunnerError(f"{backend} cannot be loaded ({reason}): install it anew") from error
+            raise RunnerError(f"{backend} cannot be loaded ({reason}): reinstall it") from error
     raise RunnerError(f"{backend} is not installed: {INSTALL[backend]}")
 
 
@@ -52,7 +52,7 @@ def build(
     timing_cache: Path | None = None,
     progress: Progress | None = None,
 ) -> memoryview:
-    """The serialised engine for images of `size` (height, width)."""
+    """Build the serialised engine for images of `size` (height, width)."""
     trt = load_backend(backend)
     logger = make_logger(trt)
     builder = trt.Builder(logger)
@@ -61,15 +61,15 @@ def build(
     if workspace_mb is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace_mb << 20)
     if bundle.precision == "fp32":
-        config.clear_flag(trt.BuilderFlag.TF32)  # which would round to ten bits: fp32 means fp32
+        config.clear_flag(trt.BuilderFlag.TF32)  # TF32 rounds to ten bits; fp32 means fp32
     cache = None
     if backend == TENSORRT_RTX:
         config.num_compute_capabilities = 1
         config.set_compute_capability(_compute_capability(trt, capability), 0)
         if hasattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION"):
-            # Else the engine allocates while it runs, and cannot be captured in a CUDA graph.
+            # Otherwise the engine allocates at run time and cannot be captured in a CUDA graph.
             config.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)
-    elif timing_cache is not None:  # TensorRT for RTX measures nothing: it compiles on the GPU
+    elif timing_cache is not None:  # TensorRT for RTX does not time kernels
         cache = _load_timing_cache(config, timing_cache)
     monitor = _make_monitor(trt, progress)
     config.progress_monitor = monitor
@@ -79,7 +79,7 @@ def build(
     if serialized is None:
         raise PenumbraError(
             f"{backend} {trt.__version__} cannot build {bundle.name}: "
-            f"{logger.last_error or 'it does not say why'}"
+            f"{logger.last_error or 'no reason given'}"
         )
     if progress is not None:
         progress(1.0, "done")
@@ -89,16 +89,16 @@ def build(
 
 
 def make_logger(trt: ModuleType) -> Any:
-    """Sends TensorRT's messages to `logging`, and keeps the last error for ours."""
+    """Create a TensorRT logger that forwards to `logging` and keeps the last error."""
 
-    class Logger(trt.ILogger):  # type: ignore[name-defined] # a module that is found at run time
+    class Logger(trt.ILogger):  # type: ignore[name-defined] # a module imported at run time
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
             self.last_error: str | None = None
 
         def log(self, severity: Any, message: str) -> None:
             if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
-                self.last_error = " ".join(message.split())  # raised by whoever called TensorRT
+                self.last_error = " ".join(message.split())  # raised by the caller
             level = logging.WARNING if severity == trt.ILogger.WARNING else logging.DEBUG
             log.log(level, "%s", message)
 
@@ -108,15 +108,15 @@ def make_logger(trt: ModuleType) -> Any:
 def _parse(
     trt: ModuleType, builder: Any, bundle: Bundle, size: tuple[int, int], logger: Any
 ) -> Any:
-    """The bundle's graph as TensorRT's network, for images of `size`."""
-    # TensorRT 10 knows weak typing too and has to be told; 11 ignores the flag.
+    """Parse the bundle's graph into a TensorRT network for images of `size`."""
+    # TensorRT 10 also supports weak typing and needs the flag; 11 ignores it.
     strongly_typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     network = builder.create_network(strongly_typed)
     parser = trt.OnnxParser(network, logger)
     if not parser.parse(bundle.model_file.read_bytes()):
         error = parser.get_error(0)
         raise PenumbraError(
-            f"{trt.__name__} {trt.__version__} does not take the graph of {bundle.name}: "
+            f"{trt.__name__} {trt.__version__} rejects the graph of {bundle.name}: "
             f"{error.node_operator()} {error.node_name() or ''} (node {error.node()}): "
             f"{' '.join(error.desc().split())}"
         )
@@ -129,21 +129,21 @@ def _parse(
 def _check_outputs(
     trt: ModuleType, network: Any, outputs: Sequence[OutputSpec], size: tuple[int, int]
 ) -> None:
-    """Refuse a graph whose outputs are not what the manifest says of them."""
+    """Reject a graph whose outputs differ from the manifest."""
     found = {
         tensor.name: (trt.nptype(tensor.dtype).__name__, tuple(tensor.shape))
         for tensor in map(network.get_output, range(network.num_outputs))
     }
     for output in outputs:
-        # What follows the image is None in the manifest: its rows, then its columns.
+        # None in the manifest is an extent of the image: rows, then columns.
         shape = tuple(
-            follows if extent is None else extent
-            for extent, follows in zip(output.shape, size, strict=False)
+            of_image if extent is None else extent
+            for extent, of_image in zip(output.shape, size, strict=False)
         )
         if found.get(output.name) != (output.dtype, shape):
             raise PenumbraError(
-                f"output {output.name} is {output.dtype} {shape} by the manifest and "
-                f"{found.get(output.name, 'not there')} in the graph: export the model again"
+                f"output {output.name} is {output.dtype} {shape} in the manifest, but "
+                f"{found.get(output.name, 'missing')} in the graph: export the model again"
             )
 
 
@@ -153,14 +153,14 @@ def _compute_capability(trt: ModuleType, capability: str) -> Any:
     if name not in known:
         names = [f"{n[2:-1]}.{n[-1]}" for n in known if n.startswith("SM")]
         raise PenumbraError(
-            f"tensorrt-rtx {trt.__version__} builds for no GPU of compute capability "
+            f"tensorrt-rtx {trt.__version__} does not support compute capability "
             f"{capability}: choose from {', '.join(names)}"
         )
     return known[name]
 
 
 def _load_timing_cache(config: Any, file: Path) -> Any:
-    """The measurements of earlier builds; a file that TensorRT does not take counts as none."""
+    """Load the timings of earlier builds; a file that TensorRT rejects counts as empty."""
     known = file.read_bytes() if file.is_file() else b""
     cache = config.create_timing_cache(known) or config.create_timing_cache(b"")
     config.set_timing_cache(cache, ignore_mismatch=False)
@@ -168,26 +168,26 @@ def _load_timing_cache(config: Any, file: Path) -> Any:
 
 
 def _make_monitor(trt: ModuleType, progress: Progress | None) -> Any:
-    """Makes one fraction of TensorRT's nested phases; an exception of `progress` ends the build."""
+    """Create a progress monitor; an exception raised by `progress` cancels the build."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[name-defined] # as above
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
             self.interruption: BaseException | None = None
-            self._phases: list[Phase] = []  # the open ones, outermost first
+            self._phases: list[Phase] = []  # open phases, outermost first
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
             self._phases.append(Phase(phase_name, num_steps))
 
         def step_complete(self, phase_name: str, step: int) -> bool:
-            """False cancels the build. Exceptions must not cross into C++: they wait here."""
+            """False cancels the build. Exceptions must not reach C++, so they are stored."""
             try:
                 for phase in self._phases:
                     if phase.name == phase_name:
                         phase.complete(step)
                 if progress is not None:
                     progress(fraction(self._phases), phase_name)
-            except BaseException as error:  # KeyboardInterrupt above all
+            except BaseException as error:  # including KeyboardInterrupt
                 self.interruption = error
             return self.interruption is None
 
@@ -200,21 +200,21 @@ def _make_monitor(trt: ModuleType, progress: Progress | None) -> Any:
 
 
 class Phase:
-    """A part of a build: so many steps, so many of them done, and what is known of the next one."""
+    """A phase of a build: its steps, those done, and the inner phases of the current one."""
 
     def __init__(self, name: str, steps: int) -> None:
         self.name, self.steps, self.done = name, max(1, steps), 0
-        self.parts = 0  # inner phases that ended within the step under way
+        self.parts = 0  # inner phases finished within the current step
 
     def complete(self, step: int) -> None:
-        """Note that step number `step` is done."""
+        """Record that step number `step` is done."""
         self.done, self.parts = step + 1, 0
 
 
 def fraction(phases: Sequence[Phase]) -> float:
-    """How much is done, from the innermost open phase to the outermost.
+    """The completed fraction, computed from the innermost open phase to the outermost.
 
-    How many inner phases a step will have is not known: each is taken as half of what is left.
+    The number of inner phases of a step is unknown: each counts as half of the remainder.
     """
     inner = 0.0
     for phase in reversed(phases):

@@ -1,9 +1,9 @@
-"""The little of CUDA that a runner needs, from the driver's own library by way of ctypes.
+"""The subset of the CUDA driver API that a runner needs, through ctypes.
 
-Not cuda-python: its release has to match the driver's (JetPack 6 is CUDA 12.6, a desktop may be
-13), and it is one more thing to install on a vehicle. `libcuda.so.1` comes with every driver, its
-symbols carry their version and stay, and where it is missing there is no CUDA driver. It serves the
-same primary context that the CUDA runtime inside TensorRT uses.
+Not cuda-python: its release must match the driver's (JetPack 6 is CUDA 12.6, a desktop may be 13),
+and it is one more dependency on the vehicle. `libcuda.so.1` comes with every driver, and its
+symbols are versioned and stable. It uses the same primary context as the CUDA runtime inside
+TensorRT.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from penumbra.vehicle.runners.settings import RunnerError
 
 LIBRARY = "libcuda.so.1"
 
-# From cuda.h: CUdevice is an int, CUdeviceptr an unsigned long long, every handle a pointer. The
-# names are those that the header's macros lead to (`cuMemAlloc` means `cuMemAlloc_v2`).
+# From cuda.h: CUdevice is an int, CUdeviceptr an unsigned long long, every handle a pointer. Names
+# are those that the header's macros expand to (`cuMemAlloc` means `cuMemAlloc_v2`).
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuGetErrorString": (c_int, POINTER(c_char_p)),
@@ -55,7 +55,7 @@ THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may alloc
 
 
 class CudaError(RunnerError):
-    """A call into the driver failed; `code` is its CUresult."""
+    """A driver call failed; `code` is its CUresult."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ class CudaError(RunnerError):
 
 
 def driver_library() -> Any:
-    """The driver's library, or one line that says there is none."""
+    """Load the driver's library; RunnerError if there is none."""
     try:
         return ctypes.CDLL(LIBRARY)
     except OSError as error:
@@ -76,7 +76,7 @@ def driver_library() -> Any:
 class Cuda:
     """One GPU: its memory, streams and graphs. Every failed call raises RunnerError.
 
-    The context has to be current in the thread that calls: see `make_current`.
+    The context must be current in the calling thread: see `make_current`.
     """
 
     def __init__(self, device: int = 0, library: Any = None) -> None:
@@ -102,32 +102,32 @@ class Cuda:
         self._context: c_void_p | None = None
 
     def open(self) -> None:
-        """Take hold of the GPU and make it current in this thread."""
+        """Retain the context of the GPU and make it current in this thread."""
         self._context = self._handle("cuDevicePrimaryCtxRetain", self._device)
         self.make_current()
 
     def close(self) -> None:
-        """Let go of the GPU; what was allocated on it has to be freed before."""
+        """Release the context; allocations must be freed before."""
         if self._context is not None:
             self._context = None
             self._call("cuDevicePrimaryCtxRelease_v2", self._device)
 
     def make_current(self) -> None:
-        """Have this thread's calls, TensorRT's among them, go to this GPU."""
+        """Direct this thread's calls, including TensorRT's, to this GPU."""
         self._call("cuCtxSetCurrent", self._context)
 
     def allocate(self, size: int) -> int:
-        """The address of `size` bytes on the GPU."""
+        """Allocate `size` bytes on the GPU and return their address."""
         address = c_ulonglong()
         self._call("cuMemAlloc_v2", byref(address), size)
         return address.value
 
     def free(self, address: int) -> None:
-        """Release what `allocate` returned."""
+        """Free memory returned by `allocate`."""
         self._call("cuMemFree_v2", address)
 
     def allocate_pinned(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """An array in host memory that the GPU reads and writes directly; see `free_pinned`."""
+        """Allocate an array in pinned host memory; release it with `free_pinned`."""
         size = int(np.prod(shape)) * dtype.itemsize
         address = c_void_p()
         self._call("cuMemHostAlloc", byref(address), size, 0)
@@ -135,7 +135,7 @@ class Cuda:
         return np.frombuffer(memoryview(memory), dtype).reshape(shape)
 
     def free_pinned(self, array: np.ndarray) -> None:
-        """Release what `allocate_pinned` returned."""
+        """Free an array returned by `allocate_pinned`."""
         self._call("cuMemFreeHost", array.ctypes.data)
 
     def upload(self, address: int, array: np.ndarray, stream: c_void_p) -> None:
@@ -147,23 +147,23 @@ class Cuda:
         self._call("cuMemcpyDtoHAsync_v2", array.ctypes.data, address, array.nbytes, stream)
 
     def create_stream(self) -> c_void_p:
-        """A stream that does not wait for the default one."""
+        """Create a stream that does not synchronise with the default stream."""
         return self._handle("cuStreamCreate", NON_BLOCKING)
 
     def synchronize(self, stream: c_void_p) -> None:
-        """Wait until everything in `stream` is done; errors of that work are raised here."""
+        """Wait for all work in `stream`; raises its errors."""
         self._call("cuStreamSynchronize", stream)
 
     def destroy_stream(self, stream: c_void_p) -> None:
-        """Release it."""
+        """Release a stream."""
         self._call("cuStreamDestroy_v2", stream)
 
     def begin_capture(self, stream: c_void_p) -> None:
-        """From here on, what goes into `stream` is noted down instead of done."""
+        """Start to record the work of `stream` instead of executing it."""
         self._call("cuStreamBeginCapture_v2", stream, THREAD_LOCAL)
 
     def end_capture(self, stream: c_void_p) -> c_void_p:
-        """What was noted down, as a graph that one call launches."""
+        """Return the recorded work as an executable graph."""
         graph = self._handle("cuStreamEndCapture", before=(stream,))
         try:
             return self._handle("cuGraphInstantiateWithFlags", graph, 0)
@@ -171,11 +171,11 @@ class Cuda:
             self._call("cuGraphDestroy", graph)
 
     def launch(self, graph: c_void_p, stream: c_void_p) -> None:
-        """Start a captured graph."""
+        """Launch a captured graph."""
         self._call("cuGraphLaunch", graph, stream)
 
     def destroy_graph(self, graph: c_void_p) -> None:
-        """Release it."""
+        """Release a graph."""
         self._call("cuGraphExecDestroy", graph)
 
     def _start(self, device: int) -> None:
@@ -191,7 +191,7 @@ class Cuda:
                 "the CUDA driver finds no GPU: check `nvidia-smi`, or use the runner onnxruntime"
             )
         if not 0 <= device < count:
-            raise RunnerError(f"there is no GPU number {device}: choose from 0 to {count - 1}")
+            raise RunnerError(f"no GPU number {device}: choose from 0 to {count - 1}")
 
     def _integer(self, name: str, *arguments: Any) -> int:
         value = c_int()
@@ -213,6 +213,6 @@ class Cuda:
         advice = (
             "free GPU memory, or use fewer lanes or a smaller image"
             if code == OUT_OF_MEMORY
-            else "activate the runner again; if it stays, restart the process"
+            else "activate the runner again; if that fails, restart the process"
         )
         raise CudaError(f"CUDA error {code} in {name}: {what}; {advice}", code)

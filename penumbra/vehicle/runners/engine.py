@@ -1,7 +1,7 @@
-"""Which TensorRT engine a bundle needs here, and the cache of those that have been built.
+"""TensorRT engines of a bundle, and the cache of built engines.
 
-An engine fits one model, one TensorRT, one GPU architecture, one image size. All of that is in its
-file's name, so an engine that does not fit is not found rather than refused: there is no stale one.
+An engine is specific to a model, a TensorRT version, a GPU architecture and an image size. All of
+these are in its file name, so that a stale engine is never found.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from penumbra.vehicle.runners.settings import Progress, RunnerSettings
 
 log = logging.getLogger(__name__)
 
-RECIPE = 1  # count up when compiler.py builds differently from the same model
+RECIPE = 1  # increment when compiler.py builds another engine from the same model
 
 
 @dataclass(frozen=True)
 class Key:
-    """Everything that an engine depends on."""
+    """Everything an engine depends on."""
 
     model: str  # SHA-256 of model.onnx
     precision: str
     height: int
     width: int
     backend: str
-    version: str  # of TensorRT: it refuses an engine of any other
-    capability: str  # of the GPU, such as 8.9
-    gpu: str | None  # its name; None where an engine serves the whole architecture
+    version: str  # of TensorRT, which rejects engines of other versions
+    capability: str  # compute capability of the GPU, such as 8.9
+    gpu: str | None  # name of the GPU; None if the engine serves the whole architecture
     machine: str = platform.machine()
     recipe: int = RECIPE
 
     def file_name(self, bundle_name: str) -> str:
-        """For people as far as it goes; the digest at the end makes it unmistakable."""
+        """A human-readable file name; the digest at the end makes it unique."""
         digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
         parts = [
             re.sub(r"[^A-Za-z0-9._-]+", "-", bundle_name),
@@ -61,28 +61,28 @@ class Key:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine that a bundle needs: what it depends on, and where it is or will be."""
+    """The engine of a bundle: its key and its location in the cache; possibly not built yet."""
 
     bundle: Bundle
     key: Key
     folder: Path
-    workspace_mb: int | None = None  # a limit on memory, no part of what the engine is
+    workspace_mb: int | None = None  # memory limit of the build; not part of the key
 
     @property
     def path(self) -> Path:
-        """Its file in the cache."""
+        """The file in the cache."""
         return self.folder / self.key.file_name(self.bundle.name)
 
     @property
     def built(self) -> bool:
-        """Whether the file is there."""
+        """Whether the file exists."""
         return self.path.is_file()
 
     def build(self, progress: Progress | None = None, force: bool = False) -> bool:
-        """Build it unless it is there; True if it was built now.
+        """Build the engine unless it exists; True if it was built now.
 
-        One process builds at a time, others wait and take its result: two builds would disturb each
-        other's measurements. The file appears whole, when all is done; a build that is cut off
+        Only one process builds at a time, since concurrent builds would distort each other's
+        timings; others wait for its result. The file is written atomically: an interrupted build
         leaves nothing.
         """
         if self.built and not force:
@@ -103,7 +103,7 @@ class Engine:
         return True
 
     def read(self) -> bytes:
-        """The engine as it was built."""
+        """The serialised engine."""
         try:
             return self.path.read_bytes()
         except OSError as error:
@@ -113,7 +113,7 @@ class Engine:
             ) from error
 
     def _timing_cache_name(self) -> str:
-        """What TensorRT measured on this GPU, which serves every model."""
+        """File of TensorRT's timings on this GPU, shared by all models."""
         gpu = re.sub(r"[^A-Za-z0-9]+", "-", self.key.gpu or f"sm{self.key.capability}")
         return f"{self.key.backend}-{self.key.version}-{gpu}.timing"
 
@@ -125,9 +125,9 @@ def find(
     capability: str | None = None,
     cuda: Cuda | None = None,
 ) -> Engine:
-    """The engine that `bundle` needs with `backend`, for this machine's GPU or for `capability`.
+    """The engine of `bundle` with `backend`, for the GPU of this machine or for `capability`.
 
-    It may not have been built yet: see `Engine.built` and `Engine.build`.
+    It may not be built yet: see `Engine.built` and `Engine.build`.
     """
     settings = settings or RunnerSettings()
     module = compiler.load_backend(backend)
@@ -136,8 +136,8 @@ def find(
         cuda = cuda or Cuda(settings.device)
         if capability not in (None, cuda.capability):
             raise PenumbraError(
-                f"tensorrt builds for the GPU of this machine (compute capability "
-                f"{cuda.capability}) and not for {capability}: build on the vehicle, or use "
+                f"tensorrt builds only for the GPU of this machine (compute capability "
+                f"{cuda.capability}), not for {capability}: build on the vehicle, or use "
                 "--backend tensorrt-rtx"
             )
         capability = cuda.capability
@@ -158,28 +158,28 @@ def find(
 
 
 def _size(bundle: Bundle, settings: RunnerSettings) -> tuple[int, int]:
-    """The one height and width that the engine is for."""
+    """The height and width of the engine."""
     fixed = (bundle.input.height, bundle.input.width)
     height, width = settings.image_size or fixed
     if height is None or width is None:
         raise PenumbraError(
-            f"{bundle.name} takes images of any size and an engine takes one: say which "
+            f"{bundle.name} accepts any image size, but an engine needs one: set it "
             "(--size 480x360, or the parameter image_size)"
         )
     for name, given, of_bundle in zip(("height", "width"), (height, width), fixed, strict=True):
         if of_bundle is not None and given != of_bundle:
             raise PenumbraError(
-                f"an engine for images of {name} {given} was asked for and {bundle.name} takes "
-                f"{of_bundle}: leave the size out, or export the model for it"
+                f"requested image {name} is {given}, but {bundle.name} expects {of_bundle}: omit "
+                "the size, or export the model for it"
             )
     if height < 1 or width < 1:
-        raise PenumbraError(f"{width}x{height} is no size of an image: give width x height")
+        raise PenumbraError(f"invalid image size {width}x{height}: give width x height")
     return height, width
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder against other builders; the lock ends with the process, however it ends."""
+    """Lock the folder against other builders; the lock is released when the process ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -194,7 +194,7 @@ def _locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             log.warning("another process is building an engine in %s: waiting for it", folder)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # Only the holder of the lock writes here, so a half-written file is a killed builder's.
+        # Only the holder of the lock writes here: partial files are from a killed builder.
         for leftover in [*folder.glob(".*.engine.*"), *folder.glob(".*.timing.*")]:
             leftover.unlink(missing_ok=True)
         yield

@@ -1,4 +1,4 @@
-"""Runs a bundle by ONNX Runtime: on the CPU, or on CUDA where its package can."""
+"""Runs a bundle with ONNX Runtime, on the CPU or on CUDA if its package supports it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 class OnnxRuntimeRunner(Runner):
-    """The runner that works everywhere."""
+    """The runner that works on every machine."""
 
     name = "onnxruntime"
 
     @classmethod
     def require(cls, settings: RunnerSettings) -> None:
-        """The package."""
+        """Requires the package onnxruntime."""
         _module()
 
     @property
@@ -39,22 +39,22 @@ class OnnxRuntimeRunner(Runner):
         ort = _module()
         options = ort.SessionOptions()
         options.intra_op_num_threads = self.settings.threads
-        options.log_severity_level = 3  # errors; its warnings are about its own choices
-        # Threads that spin while they wait take the cores from the rest of the vehicle: on a busy
-        # machine two of them ran a third faster without, on one thread there was no difference.
+        options.log_severity_level = 3  # errors; its warnings concern internal choices
+        # Spinning threads take cores from the rest of the vehicle: on a busy machine, two threads
+        # were a third faster without spinning; with one thread there was no difference.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         providers = self._providers(ort.get_available_providers())
         try:
             session = ort.InferenceSession(self._model(), options, providers=providers)
-        except Exception as error:  # ONNX Runtime's own kinds have no common base but this
+        except Exception as error:  # its exceptions have no other common base
             raise RunnerError(_reason("load", self.bundle.name, error)) from error
         self._provider = session.get_providers()[0]
         if len(providers) > 1 and self._provider == CPU:
-            log.warning("ONNX Runtime's CUDA provider does not start here: running on the CPU")
+            log.warning("ONNX Runtime's CUDA provider does not start: running on the CPU")
         return [SessionLane(session, self)]
 
     def _model(self) -> bytes | str:
-        """The bundle's graph, without what leads only to outputs that nobody asked for."""
+        """The bundle's graph, without nodes that only other outputs need."""
         if len(self.outputs) == len(self.bundle.outputs):
             return str(self.bundle.model_file)
         wanted = [output.name for output in self.outputs]
@@ -68,7 +68,7 @@ class OnnxRuntimeRunner(Runner):
 
 
 class SessionLane:
-    """One session; ONNX Runtime spreads a single image over its threads by itself."""
+    """One session; ONNX Runtime distributes a single image over its threads."""
 
     def __init__(self, session: Any, runner: OnnxRuntimeRunner) -> None:
         self._session: Any = session
@@ -80,7 +80,7 @@ class SessionLane:
         """The outputs for `image`."""
         try:
             arrays = self._session.run(self._wanted, {self._image_name: image})
-        except Exception as error:  # ONNX Runtime's own kinds have no common base but this
+        except Exception as error:  # its exceptions have no other common base
             raise RunnerError(_reason("run", self._bundle_name, error)) from error
         return dict(zip(self._wanted, map(np.asarray, arrays), strict=True))
 

@@ -1,4 +1,4 @@
-"""Runs a bundle on the CPU by OpenVINO, where it is installed: faster there than ONNX Runtime."""
+"""Runs a bundle on the CPU with OpenVINO, which is faster than ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OpenVinoRunner(Runner):
 
     @classmethod
     def require(cls, settings: RunnerSettings) -> None:
-        """The package."""
+        """Requires the package openvino."""
         _module()
 
     @property
@@ -36,7 +36,7 @@ class OpenVinoRunner(Runner):
         ov = _module()
         hints: dict[str, Any] = {
             "PERFORMANCE_HINT": "LATENCY",  # one image over all threads, not one thread per image
-            # Else it takes bfloat16 where the processor has it, which is eight bits of mantissa.
+            # The default is bfloat16 on processors that support it: eight bits of mantissa.
             "INFERENCE_PRECISION_HINT": "f32",
         }
         if self.settings.threads:
@@ -44,26 +44,26 @@ class OpenVinoRunner(Runner):
         try:
             core = ov.Core()
             model = core.read_model(str(self.bundle.model_file))
-            # Only what was asked for: the rest of the graph is cut off.
+            # Only requested outputs: the rest of the graph is removed.
             outputs = [model.output(output.name) for output in self.outputs]
             model = ov.Model(outputs, model.get_parameters(), self.bundle.name)
             lane = RequestLane(model, lambda graph: core.compile_model(graph, "CPU", hints), self)
             lane.prepare(self.settings.image_size)
-        except Exception as error:  # OpenVINO raises plain RuntimeError and its own kinds alike
+        except Exception as error:  # OpenVINO raises RuntimeError and its own types
             raise RunnerError(_reason("load", self.bundle.name, error)) from error
         return [lane]
 
 
 class RequestLane:
-    """Inference requests, which keep their buffers from image to image.
+    """Inference requests, whose buffers are reused from image to image.
 
-    A graph that takes images of any size is compiled for the size that comes, when it comes: for
-    segnet-street at 480x360 every image took 0.81 of the time, and the process 50 MB less; the
-    first image came no later. Further sizes than `OWN` share a graph for any size, so that pictures
-    of all sizes do not compile without end.
+    A graph that accepts any size is compiled for each size on its first image: for segnet-street at
+    480x360 this takes 0.81 of the time per image and 50 MB less memory, with no delay of the first
+    image. Sizes beyond the first `OWN` share one dynamic graph, which bounds the number of
+    compilations.
     """
 
-    OWN = 2  # sizes with a graph of their own: a rig's wide and narrow cameras
+    OWN = 2  # sizes with their own graph: the wide and narrow cameras of a rig
 
     def __init__(self, model: Any, compiled: Callable[[Any], Any], runner: OpenVinoRunner) -> None:
         self._model: Any = model
@@ -75,11 +75,11 @@ class RequestLane:
 
     @property
     def compiled_for(self) -> list[tuple[int, int] | None]:
-        """The sizes that have a graph, in the order they came; None: the bundle's own or any."""
+        """The compiled sizes in order of arrival; None is the bundle's fixed size, or any."""
         return list(self._requests)
 
     def prepare(self, size: tuple[int, int] | None) -> None:
-        """Compile now what can be compiled without having seen an image."""
+        """Compile in advance if the size is known."""
         if size is not None or not self._any_size:
             self._request(size)
 
@@ -112,15 +112,14 @@ class RequestLane:
 
 
 def _module() -> Any:
-    """OpenVINO's runtime, without the tools that its package imports along with it.
+    """OpenVINO's runtime, without the tools that its package also imports.
 
-    They report every import to a server (`openvino_telemetry`), which is no business of a vehicle,
-    and take 70 ms of the start. OpenVINO goes on where they cannot be imported; whoever asks for
-    them later still gets them.
+    They report every import to a server (`openvino_telemetry`), which is unacceptable on a vehicle,
+    and take 70 ms. OpenVINO works without them; a later explicit import of the tools still works.
     """
     hide = _TOOLS not in sys.modules
     if hide:
-        sys.modules[_TOOLS] = None  # type: ignore[assignment] # how Python says: not to be found
+        sys.modules[_TOOLS] = None  # type: ignore[assignment] # makes the import fail
     try:
         import openvino
     except ImportError as error:

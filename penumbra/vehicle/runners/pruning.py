@@ -1,8 +1,8 @@
-"""Cut from an ONNX file what the wanted outputs do not need.
+"""Removes from an ONNX file what the requested outputs do not need.
 
-ONNX Runtime computes every node of a graph, asked for or not, and the `onnx` package is too heavy
-for a vehicle (30 MB, a third of a second). The file is a protocol buffer: a sequence of fields,
-each a number, a kind and its content. Four of them have to be understood here; the rest is copied.
+ONNX Runtime computes every node of a graph, and the `onnx` package is too heavy for a vehicle
+(30 MB, a third of a second). The file is a protocol buffer: a sequence of fields, each with a
+number, a wire type and its content. Four of them are interpreted here; the rest is copied.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-# Numbers of the fields in onnx.proto.
+# Field numbers in onnx.proto.
 MODEL_GRAPH = 7
 GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_OUTPUT, GRAPH_VALUE_INFO = 1, 5, 12, 13
 NODE_INPUT, NODE_OUTPUT, NODE_ATTRIBUTE = 1, 2, 5
 ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS = 6, 11
 TENSOR_NAME, VALUE_NAME = 8, 1
 
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # kinds of fields
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
 
 
 class Field(NamedTuple):
-    """One field of a message: its number, its content, and all of it as it stands."""
+    """One field of a message: its number, its content, and its complete encoding."""
 
     number: int
     content: memoryview
@@ -29,7 +29,7 @@ class Field(NamedTuple):
 
 
 def prune(model: bytes, outputs: Sequence[str]) -> bytes:
-    """The model with only `outputs`, and only the nodes and weights that lead to them."""
+    """The model with only `outputs`, and the nodes and weights that they need."""
     parts: list[bytes | memoryview] = []
     for field in _fields(memoryview(model)):
         if field.number == MODEL_GRAPH:
@@ -44,9 +44,9 @@ def _prune_graph(graph: memoryview, outputs: Sequence[str]) -> Iterator[memoryvi
     fields = list(_fields(graph))
     nodes = [field for field in fields if field.number == GRAPH_NODE]
     needed, kept = set(outputs), set()
-    for node in reversed(nodes):  # a node stands behind those it reads from: ONNX demands it
+    for node in reversed(nodes):  # ONNX requires topological order
         inside = list(_fields(node.content))
-        if _has_subgraph(inside):  # it may read any value, by name, without saying so
+        if _has_subgraph(inside):  # it may read any value by name, without listing it
             yield from (field.whole for field in fields)
             return
         if needed.intersection(_names(inside, NODE_OUTPUT)):
@@ -96,14 +96,14 @@ def _fields(message: memoryview) -> Iterator[Field]:
             content = position
             position += 8 if kind == FIXED64 else 4
         else:
-            raise ValueError(f"field kind {kind} is not of a protocol buffer")
+            raise ValueError(f"invalid wire type {kind} in the protocol buffer")
         if position > len(message):
             raise ValueError("the protocol buffer ends in the middle of a field")
         yield Field(key >> 3, message[content:position], message[start:position])
 
 
 def _read_varint(message: memoryview, position: int) -> tuple[int, int]:
-    """A number in groups of seven bits, least first, and where it ends."""
+    """A number in groups of seven bits, least significant first, and its end position."""
     value = shift = 0
     while True:
         if position >= len(message):

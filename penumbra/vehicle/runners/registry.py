@@ -1,4 +1,4 @@
-"""The runners by name; a backend is imported only when its runner is chosen."""
+"""The runners by name; a backend is imported only if its runner is selected."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def create(
     settings: RunnerSettings | None = None,
     **changes: Any,
 ) -> Runner:
-    """The runner `name`, not active yet; `changes` override single fields of `settings`."""
+    """Create the runner `name`, inactive; `changes` override single fields of `settings`."""
     settings = replace(settings or RunnerSettings(), **changes)
     return runner_class(name)(bundle, outputs, settings)
 
 
 def runner_class(name: str) -> type[Runner]:
-    """The class behind a runner's name; its backend is not imported yet."""
+    """The class of a runner; its backend is not imported yet."""
     if name not in RUNNERS:
-        raise PenumbraError(f"there is no runner {name!r}: choose from {', '.join(RUNNERS)}")
+        raise PenumbraError(f"unknown runner {name!r}: choose from {', '.join(RUNNERS)}")
     module, attribute = RUNNERS[name]
     return cast("type[Runner]", getattr(importlib.import_module(module), attribute))

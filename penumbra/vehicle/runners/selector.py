@@ -1,4 +1,4 @@
-"""Which runner executes a bundle: the one that was asked for, or the fastest that works here."""
+"""Selection of the runner of a bundle: the requested one, or the fastest that works."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class RunnerSelector:
-    """Resolves a name to an active runner; `refused` then says why faster ones do not run.
+    """Resolves a name to an active runner; `refused` holds the reasons against faster ones.
 
-    `auto` tries every runner, fastest first; any other name is the runner itself.
+    `auto` tries every runner, fastest first; any other name selects that runner.
     """
 
     def __init__(
@@ -32,36 +32,36 @@ class RunnerSelector:
         self._name, self._bundle, self._outputs = name, bundle, outputs
         self._settings = settings or RunnerSettings()
         self._excluded: dict[str, str] = {}
-        wanted_outputs(bundle, outputs)  # refuses unknown names before anything is loaded
+        wanted_outputs(bundle, outputs)  # rejects unknown names before anything is loaded
         if name != AUTO and name not in RUNNERS:
             names = ", ".join([AUTO, *RUNNERS])
-            raise PenumbraError(f"there is no runner {name!r}: choose from {names}")
+            raise PenumbraError(f"unknown runner {name!r}: choose from {names}")
 
     @property
     def is_automatic(self) -> bool:
-        """Whether another runner may take the place of one that fails."""
+        """Whether another runner may replace one that fails."""
         return self._name == AUTO
 
     def missing_engine(self) -> Engine | None:
-        """The engine that `start` would have to build first."""
+        """The engine that `start` would build first; None if no engine is missing."""
         for candidate in self._candidates():
             try:
                 return candidate.missing_engine()
-            except Exception:  # `start` will meet it again, and report it
+            except Exception:  # `start` raises it again and reports it
                 if not self.is_automatic:
                     raise
         return None
 
     def exclude(self, name: str, reason: str) -> None:
-        """Never try this runner again: its engine cannot be built."""
+        """Exclude a runner whose engine cannot be built."""
         self._excluded[name] = reason
 
     def start(self) -> Runner:
-        """The runner, active; RunnerError if none works."""
+        """Return an active runner; RunnerError if none works."""
         for candidate in self._candidates():
             try:
                 candidate.activate()
-            except Exception as error:  # TensorRT raises TypeError where the driver is too old
+            except Exception as error:  # TensorRT raises TypeError if the driver is too old
                 if not self.is_automatic:
                     raise
                 reason = str(error) if isinstance(error, PenumbraError) else repr(error)
@@ -76,7 +76,7 @@ class RunnerSelector:
         raise RunnerError(f"no runner works here. {reasons}")
 
     def _candidates(self) -> Iterator[Runner]:
-        """The runner that was asked for; for `auto` those without a known obstacle."""
+        """The requested runner; for `auto`, those without a known obstacle."""
         self.refused = {}
         if not self.is_automatic:
             yield create(self._name, self._bundle, self._outputs, self._settings)

@@ -1,9 +1,8 @@
-"""Runs a bundle on an NVIDIA GPU, by TensorRT or TensorRT for RTX.
+"""Runs a bundle on an NVIDIA GPU, with TensorRT or TensorRT for RTX.
 
-Each lane has a CUDA stream, pinned buffers on the host, buffers on the GPU and an execution context
-of its own over the one engine. Upload, network and download go into the stream one after the other,
-captured once as a CUDA graph and then launched with a single call. While one lane computes, another
-copies: with two lanes the GPU need not wait for an image.
+Each lane has its own CUDA stream, pinned host buffers, GPU buffers and execution context of the
+shared engine. Upload, network and download are captured once as a CUDA graph and then launched with
+a single call. One lane copies while another computes, so that the GPU does not idle.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ log = logging.getLogger(__name__)
 
 
 class TensorRTRunner(Runner):
-    """TensorRT 10 or 11: a vehicle's or a Jetson's own."""
+    """TensorRT 10 or 11, for vehicles and Jetson."""
 
     name = compiler.TENSORRT
 
     @classmethod
     def require(cls, settings: RunnerSettings) -> None:
-        """A driver, a GPU, and TensorRT."""
+        """Requires a driver, a GPU and TensorRT."""
         Cuda(settings.device)
         compiler.load_backend(cls.name)
 
@@ -41,17 +40,17 @@ class TensorRTRunner(Runner):
         return self._about if self.active else self.name
 
     def missing_engine(self) -> engine.Engine | None:
-        """The engine for this GPU, unless it has been built."""
+        """The engine for this GPU, if it is not built yet."""
         needed = engine.find(self.bundle, self.name, self.settings)
         return None if needed.built else needed
 
     @property
     def image_size(self) -> tuple[int | None, int | None]:
-        """The size that the engine is built for."""
+        """The size of the engine."""
         return self.settings.image_size or super().image_size
 
     def _open(self) -> list[Lane]:
-        """Build the engine if it is not there, load it, make the lanes."""
+        """Build the engine if it is missing, load it, create the lanes."""
         trt = compiler.load_backend(self.name)
         cuda = Cuda(self.settings.device)
         with ExitStack() as unfinished:
@@ -77,7 +76,7 @@ class TensorRTRunner(Runner):
 
 
 class TensorRTRTXRunner(TensorRTRunner):
-    """TensorRT for RTX: the same for a desktop's GPU; engines can be built on any machine."""
+    """TensorRT for RTX, for desktop GPUs; engines can be built on any machine."""
 
     name = compiler.TENSORRT_RTX
 
@@ -95,7 +94,7 @@ class GpuLane:
             self._context = loaded.create_execution_context()
             if self._context is None:
                 raise RunnerError(
-                    "TensorRT cannot make an execution context: free GPU memory, or use one lane"
+                    "TensorRT cannot create an execution context: free GPU memory, or use one lane"
                 )
             self._stream = cuda.create_stream()
             unfinished.callback(cuda.destroy_stream, self._stream)
@@ -107,8 +106,8 @@ class GpuLane:
             self._resources = unfinished.pop_all()
 
     def run(self, image: np.ndarray) -> dict[str, np.ndarray]:
-        """Upload, network, download; the outputs are copies."""
-        self._cuda.make_current()  # in this thread, whichever it is
+        """Upload, run the network, download; the outputs are copies."""
+        self._cuda.make_current()  # in the calling thread
         np.copyto(self._buffers[self._image_name], image)
         if self.graph is None:
             self._enqueue()
@@ -124,7 +123,7 @@ class GpuLane:
         self._context = None
 
     def _bind(self, trt: ModuleType, loaded: Any, name: str, unfinished: ExitStack) -> None:
-        """Memory for one input or output: always on the GPU, on the host where it is copied."""
+        """Allocate one input or output on the GPU, and on the host if it is copied."""
         shape = tuple(self._context.get_tensor_shape(name))
         dtype = np.dtype(trt.nptype(loaded.get_tensor_dtype(name)))
         address = self._cuda.allocate(int(np.prod(shape)) * dtype.itemsize)
@@ -135,7 +134,7 @@ class GpuLane:
             unfinished.callback(self._cuda.free_pinned, buffer)
             self._buffers[name] = buffer
         if not self._context.set_tensor_address(name, address):
-            raise RunnerError(f"TensorRT does not take the memory for {name}: rebuild the engine")
+            raise RunnerError(f"TensorRT rejects the memory for {name}: rebuild the engine")
 
     def _enqueue(self) -> None:
         image = self._image_name
@@ -146,13 +145,13 @@ class GpuLane:
             self._cuda.download(self._buffers[name], self._addresses[name], self._stream)
 
     def _capture(self) -> Any:
-        """The work of `_enqueue` as a CUDA graph, or None where that is not possible."""
+        """Capture `_enqueue` as a CUDA graph; None if that is not possible."""
         self._buffers[self._image_name].fill(0)
-        self._enqueue()  # the first time sets things up that cannot be captured
+        self._enqueue()  # the first run performs set-up that cannot be captured
         self._cuda.synchronize(self._stream)
         capturable = getattr(self._context, "is_stream_capturable", None)
         if capturable is not None and not capturable(self._stream.value):
-            log.info("TensorRT says that this engine cannot be captured: no CUDA graph")
+            log.info("this engine cannot be captured: no CUDA graph")
             return None
         try:
             self._cuda.begin_capture(self._stream)
@@ -168,7 +167,7 @@ class GpuLane:
 
 
 def _load(trt: ModuleType, needed: engine.Engine) -> Any:
-    """The engine on the GPU."""
+    """Load the engine onto the GPU."""
     logger = compiler.make_logger(trt)
     loaded = trt.Runtime(logger).deserialize_cuda_engine(needed.read())
     if loaded is None:
@@ -180,7 +179,10 @@ def _load(trt: ModuleType, needed: engine.Engine) -> Any:
 
 
 def _release(action: Callable[[], Any]) -> None:
-    """After a sticky error even giving back fails: that is noted, and must not hide the error."""
+    """Run `action`; log its failure, so that it does not hide the original error.
+
+    After a sticky CUDA error, releasing fails too.
+    """
     try:
         action()
     except RunnerError as error:

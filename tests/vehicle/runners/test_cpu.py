@@ -61,7 +61,7 @@ def reference(bundle, image):
 
 
 @pytest.mark.parametrize("size", [(36, 48), (None, None), (None, 48)], ids=str)
-def test_results_are_the_formulas(tmp_path, name, size):
+def test_results_match_the_formulas(tmp_path, name, size):
     bundle = tiny_bundles.segmentation(tmp_path / "b", *size)
     wanted = [output.name for output in bundle.outputs]
     sizes = {(36, 48), (size[0] or 35, size[1] or 21)}
@@ -74,14 +74,14 @@ def test_results_are_the_formulas(tmp_path, name, size):
             for output in bundle.outputs:
                 assert found[output.name].dtype == output.dtype
                 assert found[output.name].shape == truth[output.name].shape
-            # The graph has no ties: neighbouring probabilities differ by more than rounding.
+            # The graph has no ties: the largest probabilities differ by more than rounding.
             np.testing.assert_array_equal(found.pop("labels"), truth["labels"])
             for output, array in found.items():
-                # 27 products of order 0.1 and a softmax in float32: 6e-8 each, at most some 1e-6.
+                # 27 products of order 0.1 and a softmax in float32: 6e-8 each, about 1e-6 in all.
                 np.testing.assert_allclose(array, truth[output], rtol=2e-6, atol=1e-6)
 
 
-def test_only_what_is_wanted_comes(bundle, name):
+def test_only_requested_outputs_are_returned(bundle, name):
     image = tiny_bundles.image()
     with create(name, bundle) as runner:
         everything = runner.infer(image)
@@ -93,7 +93,7 @@ def test_only_what_is_wanted_comes(bundle, name):
 
 
 def test_results_belong_to_the_caller(bundle, name):
-    """Neither the next image nor the end of the runner changes what was handed out."""
+    """Neither the next image nor the end of the runner changes returned arrays."""
     with create(name, bundle) as runner:
         results = [runner.infer(tiny_bundles.image(seed=seed)) for seed in range(3)]
         copies = [{k: v.copy() for k, v in result.items()} for result in results]
@@ -104,7 +104,7 @@ def test_results_belong_to_the_caller(bundle, name):
             np.testing.assert_array_equal(array, copy[output])
 
 
-def test_a_view_of_a_larger_image_will_do(bundle, name):
+def test_a_view_of_a_larger_image_is_accepted(bundle, name):
     large = tiny_bundles.image(72, 96)
     with create(name, bundle) as runner:
         view = runner.infer(large[::2, ::2])
@@ -120,30 +120,30 @@ BAD_IMAGES = [
     (np.zeros((36, 48), np.uint8), "must be height x width x 3, not 36 x 48: convert it to bgr"),
     (np.zeros((36, 48, 4), np.uint8), "must be height x width x 3, not 36 x 48 x 4"),
     (np.zeros((1, 36, 48, 3), np.uint8), "must be height x width x 3, not 1 x 36 x 48 x 3"),
-    (np.zeros((), np.uint8), "must be height x width x 3, not a single number"),
+    (np.zeros((), np.uint8), "must be height x width x 3, not a scalar"),
     (np.zeros((0, 48, 3), np.uint8), r"is empty \(0 x 48 x 3\)"),
-    (np.zeros((37, 48, 3), np.uint8), "is 48x37 and street takes 48x36"),
-    (np.zeros((36, 1, 3), np.uint8), "is 1x36 and street takes 48x36"),
+    (np.zeros((37, 48, 3), np.uint8), "is 48x37, street expects 48x36"),
+    (np.zeros((36, 1, 3), np.uint8), "is 1x36, street expects 48x36"),
 ]
 
 
 @pytest.mark.parametrize("image, message", BAD_IMAGES, ids=[m[:50] for _, m in BAD_IMAGES])
-def test_a_bad_image_is_refused_and_the_next_one_runs(bundle, name, image, message):
+def test_a_bad_image_is_rejected_and_the_next_one_runs(bundle, name, image, message):
     with create(name, bundle) as runner:
         with pytest.raises(PenumbraError, match=message):
             runner.infer(image)
         runner.infer(tiny_bundles.image())
 
 
-def test_a_graph_that_cannot_be_loaded_is_told_in_one_line(tmp_path, bundle, name):
-    broken = tiny_bundles.write_model(tmp_path / "broken", bundle, b"this is no graph\n" * 9)
+def test_a_graph_that_cannot_be_loaded_is_a_one_line_error(tmp_path, bundle, name):
+    broken = tiny_bundles.write_model(tmp_path / "broken", bundle, b"not a graph\n" * 9)
     with pytest.raises(RunnerError, match="cannot load street") as caught:
         create(name, broken).activate()
     assert "\n" not in str(caught.value)
 
 
-def test_a_graph_that_cannot_be_run_is_told_in_one_line(tmp_path, name):
-    """The manifest allows any size, the graph does not: only running it shows that."""
+def test_a_graph_that_cannot_be_run_is_a_one_line_error(tmp_path, name):
+    """The manifest allows any size, the graph does not; this shows only when it runs."""
     fixed = tiny_bundles.segmentation(tmp_path / "fixed")
     manifest = {"input": {**fixed.manifest["input"], "height": None, "width": None}}
     lying = tiny_bundles.segmentation(tmp_path / "lying", **manifest)
@@ -157,11 +157,11 @@ def test_a_graph_that_cannot_be_run_is_told_in_one_line(tmp_path, name):
 def test_unknown_names(bundle):
     with pytest.raises(PenumbraError, match="no output 'depth': choose from labels, unc"):
         create("onnxruntime", bundle, ["labels", "depth"])
-    with pytest.raises(PenumbraError, match="no output of street was asked for"):
+    with pytest.raises(PenumbraError, match="no output of street requested"):
         create("onnxruntime", bundle, [])
-    with pytest.raises(PenumbraError, match="no runner 'cpu': choose from auto, tensorrt, "):
+    with pytest.raises(PenumbraError, match="unknown runner 'cpu': choose from auto, tensorrt, "):
         RunnerSelector("cpu", bundle)
-    with pytest.raises(PenumbraError, match="no runner 'auto': choose from tensorrt, "):
+    with pytest.raises(PenumbraError, match="unknown runner 'auto': choose from tensorrt, "):
         create("auto", bundle)
 
 
@@ -172,31 +172,31 @@ def test_a_runner_that_is_not_installed(bundle, monkeypatch, missing):
         create(missing, bundle).activate()
 
 
-def test_threads_are_as_asked(bundle, name):
+def test_the_number_of_threads_is_as_requested(bundle, name):
     with create(name, bundle, threads=1) as runner:
         assert runner.description.endswith("on CPU, 1 threads")
         runner.infer(tiny_bundles.image())
 
 
-def test_openvino_compiles_for_the_sizes_that_come_and_one_for_all_others(tmp_path):
+def test_openvino_compiles_for_the_first_sizes_and_once_for_all_others(tmp_path):
     pytest.importorskip("openvino")
     bundle = tiny_bundles.segmentation(tmp_path / "b", None, None)
     sizes = [(36, 48), (20, 30), (36, 48), (21, 30), (40, 64), (20, 30)]
     with create("openvino", bundle) as runner:
         (lane,) = runner.lanes
-        seen = []
+        compiled = []
         for size in sizes:
             image = tiny_bundles.image(*size)
             found, truth = runner.infer(image), reference(bundle, image)
             np.testing.assert_array_equal(found["labels"], truth["labels"])
             np.testing.assert_allclose(found["uncertainty"], truth["uncertainty"], rtol=2e-6)
-            seen.append(lane.compiled_for)
+            compiled.append(lane.compiled_for)
     first, second, rest = (36, 48), (20, 30), None
-    assert seen[:3] == [[first], [first, second], [first, second]]
-    assert seen[3:] == [[first, second, rest]] * 3
+    assert compiled[:3] == [[first], [first, second], [first, second]]
+    assert compiled[3:] == [[first, second, rest]] * 3
 
 
-def test_openvino_is_ready_at_once_where_the_size_is_known(tmp_path):
+def test_openvino_compiles_in_advance_if_the_size_is_known(tmp_path):
     pytest.importorskip("openvino")
     fixed = tiny_bundles.segmentation(tmp_path / "fixed")
     any_size = tiny_bundles.segmentation(tmp_path / "any", None, None)
@@ -208,8 +208,8 @@ def test_openvino_is_ready_at_once_where_the_size_is_known(tmp_path):
         assert runner.lanes[0].compiled_for == [(20, 30)]
 
 
-def test_openvino_reports_to_nobody(bundle):
-    """Its tools send an event over the network when they are imported."""
+def test_openvino_sends_no_telemetry(bundle):
+    """Its tools send an event over the network on import."""
     pytest.importorskip("openvino")
     code = """
 import sys
@@ -230,8 +230,8 @@ print(sorted(n for n in sys.modules if "telemetry" in n or n.startswith("openvin
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
 
 
-def test_auto_says_which_and_why_not_the_others(bundle, monkeypatch, caplog):
-    monkeypatch.setattr("penumbra.vehicle.runners.cuda.LIBRARY", "libcuda-of-nobody.so.1")
+def test_auto_logs_the_runner_and_why_others_are_unavailable(bundle, monkeypatch, caplog):
+    monkeypatch.setattr("penumbra.vehicle.runners.cuda.LIBRARY", "libcuda-missing.so.1")
     monkeypatch.setitem(sys.modules, "openvino", None)
     automatic = RunnerSelector("auto", bundle)
     with caplog.at_level(logging.INFO), automatic.start() as runner:
@@ -246,12 +246,12 @@ def test_auto_says_which_and_why_not_the_others(bundle, monkeypatch, caplog):
         assert automatic.missing_engine() is None
     assert "runner: onnxruntime" in caplog.text
     assert "tensorrt is not available: no CUDA driver" in caplog.text
-    with pytest.raises(RunnerError, match="not active"):
+    with pytest.raises(RunnerError, match="is inactive"):
         runner.infer(image)
 
 
 class Broken(Runner):
-    """Looks usable, and is not."""
+    """Has no known obstacle, but does not start."""
 
     name = "broken"
 
@@ -259,7 +259,7 @@ class Broken(Runner):
         raise self.error
 
 
-# As TensorRT's own binding raises it where the driver is too old for it.
+# The TypeError is the one of TensorRT's bindings if the driver is too old.
 @pytest.mark.parametrize(
     "error, reason",
     [
@@ -267,7 +267,7 @@ class Broken(Runner):
         (TypeError("factory function returned nullptr"), "TypeError('factory function returned "),
     ],
 )
-def test_auto_goes_on_when_a_runner_does_not_start(bundle, monkeypatch, error, reason):
+def test_auto_continues_if_a_runner_does_not_start(bundle, monkeypatch, error, reason):
     monkeypatch.setattr(Broken, "error", error, raising=False)
     monkeypatch.setitem(sys.modules, "broken_runner", sys.modules[__name__])
     choice = {"broken": ("broken_runner", "Broken"), "onnxruntime": RUNNERS["onnxruntime"]}
@@ -278,7 +278,7 @@ def test_auto_goes_on_when_a_runner_does_not_start(bundle, monkeypatch, error, r
         assert list(automatic.refused) == ["broken"]
         assert automatic.refused["broken"].startswith(reason)
         assert runner.name == "onnxruntime"
-    with pytest.raises(type(error), match=re.escape(str(error))):  # asked for: no other is taken
+    with pytest.raises(type(error), match=re.escape(str(error))):  # requested by name: no fallback
         RunnerSelector("broken", bundle).start()
     for module in (registry, selector):
         monkeypatch.setattr(module, "RUNNERS", {"broken": choice["broken"]})
@@ -287,14 +287,14 @@ def test_auto_goes_on_when_a_runner_does_not_start(bundle, monkeypatch, error, r
 
 
 class Slow(Runner):
-    """A runner whose images take until `go` is set."""
+    """A runner whose images wait until `go` is set."""
 
     name = "slow"
 
     def __init__(self, bundle, lanes):
         super().__init__(bundle)
         self.count, self.closed, self.most = lanes, 0, 0
-        self.under_way = threading.Semaphore(0)
+        self.started = threading.Semaphore(0)
         self.go = threading.Event()
         self._lock, self._now = threading.Lock(), 0
 
@@ -305,7 +305,7 @@ class Slow(Runner):
         with self._lock:
             self._now += 1
             self.most = max(self.most, self._now)
-        self.under_way.release()
+        self.started.release()
         assert self.go.wait(60)
         with self._lock:
             self._now -= 1
@@ -321,7 +321,7 @@ class SlowLane:
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
-def test_no_more_images_at_once_than_lanes(bundle, lanes):
+def test_images_run_concurrently_up_to_the_number_of_lanes(bundle, lanes):
     runner = Slow(bundle, lanes)
     runner.activate()
     results = []
@@ -332,7 +332,7 @@ def test_no_more_images_at_once_than_lanes(bundle, lanes):
     for thread in threads:
         thread.start()
     for _ in range(lanes):
-        assert runner.under_way.acquire(timeout=60)
+        assert runner.started.acquire(timeout=60)
     runner.go.set()
     for thread in threads:
         thread.join()
@@ -340,11 +340,11 @@ def test_no_more_images_at_once_than_lanes(bundle, lanes):
     assert runner.most == lanes
     runner.deactivate()
     assert runner.closed == lanes
-    runner.deactivate()  # again, in vain
+    runner.deactivate()  # has no effect
     assert runner.closed == lanes
 
 
-def test_deactivating_waits_for_the_image_under_way_and_sends_the_others_off(bundle):
+def test_deactivate_waits_for_the_running_image_and_rejects_the_others(bundle):
     runner = Slow(bundle, 1)
     runner.activate()
     outcomes = {}
@@ -357,13 +357,13 @@ def test_deactivating_waits_for_the_image_under_way_and_sends_the_others_off(bun
 
     first = threading.Thread(target=infer, args=["first"])
     first.start()
-    assert runner.under_way.acquire(timeout=60)
+    assert runner.started.acquire(timeout=60)
     second = threading.Thread(target=infer, args=["second"])
     second.start()
     ending = threading.Thread(target=runner.deactivate)
     ending.start()
-    second.join(60)  # it waits for a lane that never comes, whichever of the two was first
-    assert "not active" in outcomes["second"]
+    second.join(60)  # it never gets a lane, in whichever order the two threads run
+    assert "is inactive" in outcomes["second"]
     assert runner.closed == 0
     runner.go.set()
     ending.join(60)

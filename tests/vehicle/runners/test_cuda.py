@@ -1,4 +1,4 @@
-"""The driver's functions through ctypes: right arguments, right errors; on a stand-in."""
+"""The driver's functions through ctypes: arguments and errors, tested on a stand-in."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def gpu(driver):
     assert driver.leftovers() == {}
 
 
-def test_what_a_gpu_says_of_itself(gpu):
+def test_name_and_capability(gpu):
     assert (gpu.name, gpu.capability) == (DEVICE_NAME, "8.7")
 
 
-def test_there_and_back(gpu):
-    """Copies happen in order, when the stream is synchronised and not before."""
+def test_upload_and_download(gpu):
+    """Copies run in order, and only when the stream is synchronised."""
     stream = gpu.create_stream()
     source = gpu.allocate_pinned((3, 5), np.dtype(np.float32))
     target = gpu.allocate_pinned((3, 5), np.dtype(np.float32))
@@ -49,7 +49,7 @@ def test_there_and_back(gpu):
     gpu.destroy_stream(stream)
 
 
-def test_a_graph_repeats_what_was_captured(gpu):
+def test_a_graph_repeats_the_captured_work(gpu):
     stream = gpu.create_stream()
     buffer = gpu.allocate_pinned((), np.dtype(np.float32))
     address = gpu.allocate(4)
@@ -68,7 +68,7 @@ def test_a_graph_repeats_what_was_captured(gpu):
     gpu.destroy_stream(stream)
 
 
-def test_another_thread_has_to_make_the_gpu_current(gpu):
+def test_another_thread_must_make_the_gpu_current(gpu):
     outcome = []
 
     def work(prepare):
@@ -86,7 +86,7 @@ def test_another_thread_has_to_make_the_gpu_current(gpu):
     assert outcome == [201, "done"]
 
 
-def test_a_failed_call_is_told_in_one_line(driver, gpu):
+def test_a_failed_call_is_a_one_line_error(driver, gpu):
     driver.failures["cuMemAlloc_v2"] = 2
     with pytest.raises(
         CudaError, match="CUDA error 2 in cuMemAlloc_v2: stand-in error 2; free GPU"
@@ -107,24 +107,24 @@ def test_a_failed_call_is_told_in_one_line(driver, gpu):
     ],
     ids=["none", "no device", "broken", "old"],
 )
-def test_a_machine_that_cannot(driver, prepare, message):
+def test_an_unusable_driver(driver, prepare, message):
     prepare(driver)
     with pytest.raises(RunnerError, match=message):
         Cuda(library=driver)
 
 
 @pytest.mark.parametrize("number", [-1, 1])
-def test_there_is_no_such_gpu(driver, number):
+def test_an_invalid_gpu_number(driver, number):
     with pytest.raises(RunnerError, match=f"no GPU number {number}: choose from 0 to 0"):
         Cuda(number, driver)
 
 
-def test_no_driver_at_all(monkeypatch):
-    monkeypatch.setattr(cuda, "LIBRARY", "libcuda-of-nobody.so.1")
+def test_no_driver(monkeypatch):
+    monkeypatch.setattr(cuda, "LIBRARY", "libcuda-missing.so.1")
     with pytest.raises(RunnerError) as caught:
         Cuda()
     assert str(caught.value) == (
-        "no CUDA driver on this machine (libcuda-of-nobody.so.1 cannot be loaded): install "
+        "no CUDA driver on this machine (libcuda-missing.so.1 cannot be loaded): install "
         "NVIDIA's driver, or use the runner onnxruntime"
     )
 

@@ -1,4 +1,4 @@
-"""Engines come from NVIDIA's own compiler: once for all they depend on, whole or not at all."""
+"""Engines are built by NVIDIA's compiler: once per key, and written atomically."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def needed(bundle, settings):
 
 
 class Steps(list):
-    """A progress callback that remembers."""
+    """A progress callback that records its calls."""
 
     def __call__(self, fraction, phase):
         self.append((fraction, phase))
@@ -52,10 +52,10 @@ def test_an_engine_is_built_once(tmp_path, settings, make, size):
     assert not needed.built
     assert needed.build()
     assert needed.built
-    # Without a GPU nothing is valid here, but of a file that is no engine it says that too.
+    # Without a GPU no engine is valid here, but the reason differs for a file that is not one.
     runtime = trt.Runtime(compiler.make_logger(trt))
-    (_, complaint), (_, of_nonsense) = map(runtime.get_engine_validity, (needed.read(), b"x" * 999))
-    assert complaint == 0 != of_nonsense
+    (_, reason), (_, of_nonsense) = map(runtime.get_engine_validity, (needed.read(), b"x" * 999))
+    assert reason == 0 != of_nonsense
     before = needed.path.stat()
     steps = Steps()
     assert not needed.build(steps)
@@ -67,7 +67,7 @@ def test_an_engine_is_built_once(tmp_path, settings, make, size):
     assert list(needed.folder.iterdir()) == [needed.path]
 
 
-def test_progress_grows_to_the_end(needed):
+def test_progress_increases_to_one(needed):
     steps = Steps()
     needed.build(steps)
     fractions = [fraction for fraction, _ in steps]
@@ -84,7 +84,7 @@ def test_every_dependency_is_in_the_name(needed, field):
     assert needed.path == replace(needed, key=replace(needed.key)).path
 
 
-def test_what_does_not_fit_is_not_found(tmp_path, bundle, settings, needed, monkeypatch):
+def test_an_engine_of_another_key_is_not_found(tmp_path, bundle, settings, needed, monkeypatch):
     needed.build()
     other = tiny_bundles.depth(tmp_path / "other" / bundle.name)
     assert not engine.find(other, RTX, settings, "8.9").built
@@ -120,10 +120,10 @@ def test_an_interrupted_build_leaves_nothing(needed, kind):
     with pytest.raises(kind):
         needed.build(interrupt)
     assert list(needed.folder.iterdir()) == []
-    whole = Steps()
-    assert needed.build(whole)  # the lock is free
-    # It was cut off there and then: a whole build has many more steps beyond the middle.
-    beyond = [[fraction for fraction, _ in taken if fraction > 0.5] for taken in (steps, whole)]
+    complete = Steps()
+    assert needed.build(complete)  # the lock is free
+    # It was interrupted immediately: a complete build has many more steps after the middle.
+    beyond = [[fraction for fraction, _ in taken if fraction > 0.5] for taken in (steps, complete)]
     assert len(beyond[0]) == 1 < len(beyond[1])
 
 
@@ -137,7 +137,7 @@ def kill(fraction, phase):
     if fraction > 0.5:
         os.kill(os.getpid(), int(sys.argv[3]))
 
-# A shell without job control has what it starts in the background ignore SIGINT.
+# In a shell without job control, background processes ignore SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 settings = RunnerSettings(engine_cache_dir=Path(sys.argv[2]))
 engine.find(load_bundle(sys.argv[1]), "tensorrt-rtx", settings, "8.9").build(kill)
@@ -153,7 +153,7 @@ def test_a_killed_build_leaves_nothing(bundle, needed, how):
     assert needed.build()
 
 
-def test_half_a_file_of_a_killed_writer_is_swept_away(needed):
+def test_a_partial_file_of_a_killed_writer_is_removed(needed):
     needed.folder.mkdir()
     half = needed.folder / f".{needed.path.name}.4242"
     half.write_bytes(b"half")
@@ -162,7 +162,7 @@ def test_half_a_file_of_a_killed_writer_is_swept_away(needed):
 
 
 def test_two_builders_build_once(needed, caplog):
-    """The first stops in the middle until the second has been seen to wait."""
+    """The first pauses until the second waits for it."""
     first_is_building, waiting = threading.Event(), threading.Event()
     built = {}
 
@@ -192,28 +192,28 @@ def test_two_builders_build_once(needed, caplog):
     assert built == {"first": True, "second": False}
 
 
-def test_a_size_is_needed_and_has_to_fit(tmp_path, bundle, settings):
+def test_a_size_is_required_and_must_match(tmp_path, bundle, settings):
     anything = tiny_bundles.segmentation(tmp_path / "any", None, None)
-    with pytest.raises(PenumbraError, match="any takes images of any size .* say which"):
+    with pytest.raises(PenumbraError, match="any accepts any image size, .* set it"):
         engine.find(anything, RTX, settings, "8.9")
-    with pytest.raises(PenumbraError, match="height 40 was asked for and street takes 36"):
+    with pytest.raises(PenumbraError, match="height is 40, but street expects 36"):
         engine.find(bundle, RTX, replace(settings, image_size=(40, 48)), "8.9")
-    with pytest.raises(PenumbraError, match="48x0 is no size"):
+    with pytest.raises(PenumbraError, match="invalid image size 48x0"):
         engine.find(anything, RTX, replace(settings, image_size=(0, 48)), "8.9")
 
 
-def test_a_gpu_that_nobody_builds_for(bundle, settings):
-    with pytest.raises(PenumbraError, match="no GPU of compute capability 3.5: choose from .*8.9"):
+def test_an_unsupported_gpu(bundle, settings):
+    with pytest.raises(PenumbraError, match="compute capability 3.5: choose from .*8.9"):
         engine.find(bundle, RTX, settings, "3.5").build()
 
 
-def test_no_gpu_and_none_named(bundle, settings, monkeypatch):
-    monkeypatch.setattr(cuda, "LIBRARY", "libcuda-of-nobody.so.1")
+def test_no_gpu_and_no_capability(bundle, settings, monkeypatch):
+    monkeypatch.setattr(cuda, "LIBRARY", "libcuda-missing.so.1")
     with pytest.raises(RunnerError, match="no CUDA driver on this machine"):
         engine.find(bundle, RTX, settings)
 
 
-def test_a_cache_that_cannot_be_written(bundle, tmp_path):
+def test_an_unwritable_cache(bundle, tmp_path):
     (tmp_path / "file").write_text("in the way")
     settings = RunnerSettings(engine_cache_dir=tmp_path / "file")
     with pytest.raises(PenumbraError, match="cannot use .* as the engine cache: .*PENUMBRA_CACHE"):
@@ -221,15 +221,15 @@ def test_a_cache_that_cannot_be_written(bundle, tmp_path):
 
 
 def test_an_unknown_or_absent_backend(bundle, settings, monkeypatch):
-    with pytest.raises(PenumbraError, match="no backend 'cudnn': choose from tensorrt"):
+    with pytest.raises(PenumbraError, match="unknown backend 'cudnn': choose from tensorrt"):
         engine.find(bundle, "cudnn", settings)
     monkeypatch.setitem(sys.modules, "tensorrt", None)  # as if it were not installed
     with pytest.raises(RunnerError, match="tensorrt is not installed: apt install"):
         engine.find(bundle, "tensorrt", settings)
 
 
-def test_a_graph_that_tensorrt_refuses_is_named(tmp_path, bundle, settings):
-    """UINT8 inside the graph: ONNX allows it, ONNX Runtime runs it, TensorRT does not take it."""
+def test_a_graph_that_tensorrt_rejects_is_named(tmp_path, bundle, settings):
+    """UINT8 inside the graph: ONNX allows it, ONNX Runtime runs it, TensorRT rejects it."""
     model = onnx.load(bundle.model_file)
     nodes = [node for node in model.graph.node if node.name not in ("make_best_map", "make_labels")]
     nodes.append(helper.make_node("Cast", ["best"], ["b"], name="too_early", to=TensorProto.UINT8))
@@ -238,7 +238,7 @@ def test_a_graph_that_tensorrt_refuses_is_named(tmp_path, bundle, settings):
     model.graph.node.extend(nodes)
     refused = tiny_bundles.write_model(tmp_path / "refused", bundle, model.SerializeToString())
     needed = engine.find(refused, RTX, settings, "8.9")
-    with pytest.raises(PenumbraError, match=r"does not take the graph of street: Cast too_early"):
+    with pytest.raises(PenumbraError, match=r"rejects the graph of street: Cast too_early"):
         needed.build()
     assert list(needed.folder.iterdir()) == []
 
@@ -246,16 +246,16 @@ def test_a_graph_that_tensorrt_refuses_is_named(tmp_path, bundle, settings):
 @pytest.mark.parametrize(
     "change", [{"dtype": "float32"}, {"shape": [36, 47]}, {"name": "etiquettes"}], ids=str
 )
-def test_outputs_have_to_be_what_the_manifest_says(tmp_path, bundle, settings, change):
+def test_outputs_must_match_the_manifest(tmp_path, bundle, settings, change):
     outputs = [dict(output) for output in bundle.manifest["outputs"]]
     outputs[0].update(change)
     lying = tiny_bundles.segmentation(tmp_path / "lying", outputs=outputs)
-    with pytest.raises(PenumbraError, match=r"by the manifest and .* in the graph"):
+    with pytest.raises(PenumbraError, match=r"in the manifest, but .* in the graph"):
         engine.find(lying, RTX, settings, "8.9").build()
 
 
-def test_tensorrt_takes_the_gpu_at_hand_and_keeps_its_measurements(bundle, settings, monkeypatch):
-    """TensorRT for RTX stands in for TensorRT, which needs a GPU even to build: one API."""
+def test_tensorrt_uses_the_local_gpu_and_keeps_its_timings(bundle, settings, monkeypatch):
+    """TensorRT needs a GPU even to build; TensorRT for RTX, with the same API, replaces it here."""
     monkeypatch.setattr(cuda, "driver_library", CudaStandIn)
     monkeypatch.setitem(sys.modules, "tensorrt", trt)
     needed = engine.find(bundle, "tensorrt", settings)
@@ -267,7 +267,7 @@ def test_tensorrt_takes_the_gpu_at_hand_and_keeps_its_measurements(bundle, setti
         needed.path.name,
         f"tensorrt-{trt.__version__}-Stand-in-GPU.timing",
     ]
-    with pytest.raises(PenumbraError, match=r"\(compute capability 8.7\) and not for 8.9"):
+    with pytest.raises(PenumbraError, match=r"\(compute capability 8.7\), not for 8.9"):
         engine.find(bundle, "tensorrt", settings, "8.9")
 
 
@@ -277,9 +277,11 @@ def test_fraction_of_nested_phases():
     outer.complete(0)
     assert compiler.fraction([outer]) == 1 / 4
     inner.complete(0)
-    assert compiler.fraction([outer, inner]) == (1 + 1 / 4) / 4  # half of it, itself half a step
+    assert (
+        compiler.fraction([outer, inner]) == (1 + 1 / 4) / 4
+    )  # half of half a step
     outer.parts = 1
-    assert compiler.fraction([outer]) == (1 + 1 / 2) / 4  # it has ended: half a step
-    assert compiler.fraction([outer, inner]) == (1 + 1 / 2 + 1 / 8) / 4  # and another one began
+    assert compiler.fraction([outer]) == (1 + 1 / 2) / 4  # finished: half a step
+    assert compiler.fraction([outer, inner]) == (1 + 1 / 2 + 1 / 8) / 4  # and another has started
     outer.complete(3)
     assert compiler.fraction([outer]) == 1

@@ -1,4 +1,4 @@
-"""Pruning by hand against the `onnx` package, which reads what is left."""
+"""Pruning, verified with the `onnx` package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def model(tmp_path):
 
 
 def needed_nodes(model, outputs):
-    """By the definition: whoever makes something that is needed."""
+    """By definition: the nodes from which the outputs are reachable."""
     makers = {name: node for node in model.graph.node for name in node.output}
     todo, found = list(outputs), set()
     while todo:
@@ -35,7 +35,7 @@ def needed_nodes(model, outputs):
 @pytest.mark.parametrize(
     "wanted", [list(c) for n in range(1, 6) for c in combinations(NAMES, n)], ids=",".join
 )
-def test_what_is_left_is_what_is_needed(model, wanted):
+def test_only_needed_nodes_remain(model, wanted):
     before, after = onnx.load_from_string(model), onnx.load_from_string(prune(model, wanted))
     onnx.checker.check_model(after, full_check=True)
     assert [output.name for output in after.graph.output] == wanted
@@ -48,21 +48,21 @@ def test_what_is_left_is_what_is_needed(model, wanted):
     assert after.opset_import == before.opset_import
 
 
-def test_nothing_to_prune_changes_nothing(model):
+def test_a_model_without_unused_outputs_is_unchanged(model):
     assert prune(model, NAMES) == model
 
 
-def test_a_node_with_a_graph_inside_may_read_anything():
-    """`If` reads `seen` in its branches, which stands in none of its inputs."""
+def test_a_model_with_a_subgraph_is_unchanged():
+    """The branches of `If` read `outer`, which is not among its inputs."""
     branch = helper.make_graph(
-        [helper.make_node("Identity", ["seen"], ["inner"])],
+        [helper.make_node("Identity", ["outer"], ["inner"])],
         "branch",
         [],
         [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [2])],
     )
     graph = helper.make_graph(
         [
-            helper.make_node("Neg", ["x"], ["seen"]),
+            helper.make_node("Neg", ["x"], ["outer"]),
             helper.make_node("If", ["flag"], ["y"], then_branch=branch, else_branch=branch),
             helper.make_node("Abs", ["x"], ["z"]),
         ],
@@ -77,13 +77,13 @@ def test_a_node_with_a_graph_inside_may_read_anything():
     assert prune(model, ["y"]) == model
 
 
-@pytest.mark.parametrize("spoilt", [b"\xff" * 40, b"\x3a\x7f\x01", b"\x0b", b"\x3a"])
-def test_what_is_no_protocol_buffer_is_refused(spoilt):
+@pytest.mark.parametrize("invalid", [b"\xff" * 40, b"\x3a\x7f\x01", b"\x0b", b"\x3a"])
+def test_an_invalid_protocol_buffer_is_rejected(invalid):
     with pytest.raises(ValueError, match="protocol buffer"):
-        prune(spoilt, ["labels"])
+        prune(invalid, ["labels"])
 
 
-def test_the_runner_loads_only_what_was_asked_for(tmp_path):
+def test_the_runner_loads_only_needed_nodes(tmp_path):
     bundle = tiny_bundles.segmentation(tmp_path / "street")
     with create("onnxruntime", bundle, ["labels"]) as runner:
         loaded = onnx.load_from_string(runner._model())

@@ -1,4 +1,4 @@
-"""The TensorRT runner on a stand-in for driver and runtime; on a GPU, on the real thing."""
+"""The TensorRT runner on a stand-in for driver and runtime, and on a GPU if there is one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def settings(tmp_path):
 
 @pytest.fixture
 def driver(monkeypatch):
-    """A GPU that is not there."""
+    """A simulated GPU."""
     stand_in = CudaStandIn()
     monkeypatch.setattr(cuda, "driver_library", lambda: stand_in)
     return stand_in
@@ -35,7 +35,7 @@ def driver(monkeypatch):
 
 @pytest.fixture
 def install(monkeypatch, driver, bundle, settings):
-    """Put a TensorRT with the given behaviour in place, and the bundle's engine into its cache."""
+    """Install a TensorRT stand-in with the given behaviour, and cache the bundle's engine."""
 
     def put(**behaviour):
         monkeypatch.setitem(sys.modules, "tensorrt", tensorrt_stand_in(driver, **behaviour))
@@ -60,7 +60,7 @@ def assert_equal(found, wanted):
 
 
 @pytest.mark.parametrize("behaviour", [{}, {"capturable": False}], ids=["graph", "no graph"])
-def test_images_go_through_the_gpu(install, driver, bundle, settings, behaviour):
+def test_images_are_processed_on_the_gpu(install, driver, bundle, settings, behaviour):
     install(**behaviour)
     with create("tensorrt", bundle, settings=settings) as runner:
         graph = "no CUDA graph" if behaviour else "CUDA graph"
@@ -73,7 +73,7 @@ def test_images_go_through_the_gpu(install, driver, bundle, settings, behaviour)
     assert driver.leftovers() == {}
 
 
-def test_memory_is_taken_once_and_one_launch_does_a_frame(install, driver, bundle, settings):
+def test_memory_is_allocated_once_and_a_frame_is_one_launch(install, driver, bundle, settings):
     install()
     with create("tensorrt", bundle, settings=settings, lanes=2) as runner:
         tensors = 1 + len(bundle.outputs)
@@ -87,7 +87,7 @@ def test_memory_is_taken_once_and_one_launch_does_a_frame(install, driver, bundl
         assert driver.calls == 5 * frame
 
 
-def test_only_what_is_wanted_is_copied_back(install, driver, bundle, settings):
+def test_only_requested_outputs_are_downloaded(install, driver, bundle, settings):
     install(capturable=False)
     image = tiny_bundles.image()
     wanted = ["uncertainty", "entropy"]
@@ -98,8 +98,8 @@ def test_only_what_is_wanted_is_copied_back(install, driver, bundle, settings):
         assert driver.count("cuMemcpyHtoDAsync_v2") == 1
 
 
-def test_two_images_are_under_way_at_once(install, driver, bundle, settings):
-    """Each thread waits inside `synchronize` for the other to get there too."""
+def test_two_images_run_concurrently(install, driver, bundle, settings):
+    """Each thread waits inside `synchronize` for the other one."""
     install()
     images = [tiny_bundles.image(seed=seed) for seed in range(2)]
     results = {}
@@ -127,7 +127,7 @@ def test_it_can_be_activated_again(install, driver, bundle, settings):
         runner.infer(tiny_bundles.image())
         runner.deactivate()
         assert driver.leftovers() == {}
-    with pytest.raises(RunnerError, match="not active"):
+    with pytest.raises(RunnerError, match="is inactive"):
         runner.infer(tiny_bundles.image())
 
 
@@ -144,7 +144,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_failure_while_activating_is_told_and_leaves_nothing(
+def test_a_failed_activation_raises_and_releases_everything(
     install, driver, bundle, settings, step
 ):
     install()
@@ -170,15 +170,15 @@ def test_without_a_graph_it_still_runs(install, driver, bundle, settings, step, 
     assert driver.leftovers() == {}
 
 
-def test_a_spoilt_capture_is_left_behind(install, driver, bundle, settings, caplog):
-    """Something that cannot be captured went on meanwhile: the driver says so at the end."""
+def test_an_invalidated_capture_is_discarded(install, driver, bundle, settings, caplog):
+    """The driver reports at the end of the capture that other work invalidated it."""
     install()
 
-    def spoil():
+    def invalidate():
         for stream in driver.streams.values():
             stream.spoilt = True
 
-    driver.before["cuStreamEndCapture"] = spoil
+    driver.before["cuStreamEndCapture"] = invalidate
     image = tiny_bundles.image()
     with caplog.at_level(logging.INFO), create("tensorrt", bundle, settings=settings) as runner:
         assert_equal(runner.infer(image), expected(bundle, image))
@@ -186,7 +186,7 @@ def test_a_spoilt_capture_is_left_behind(install, driver, bundle, settings, capl
     assert driver.leftovers() == {}
 
 
-def test_an_error_in_mid_run_is_told_and_a_restart_mends_it(install, driver, bundle, settings):
+def test_an_error_during_inference_raises_and_a_restart_recovers(install, driver, bundle, settings):
     install()
     image = tiny_bundles.image()
     runner = create("tensorrt", bundle, settings=settings)
@@ -209,25 +209,25 @@ def test_releasing_a_broken_gpu_does_not_raise(install, driver, bundle, settings
     runner.deactivate()
     assert "while releasing the GPU: CUDA error 700" in caplog.text
     assert not runner.active
-    assert driver.leftovers().keys() == {"memory", "streams", "graphs"}  # the rest was given back
+    assert driver.leftovers().keys() == {"memory", "streams", "graphs"}  # the rest is released
 
 
 @pytest.mark.parametrize(
     "behaviour, message",
     [
-        ({"contexts": 0}, "cannot make an execution context"),
-        ({"contexts": 1}, "cannot make an execution context"),
+        ({"contexts": 0}, "cannot create an execution context"),
+        ({"contexts": 1}, "cannot create an execution context"),
         ({"starts": False}, "cannot start the engine"),
     ],
 )
-def test_what_tensorrt_refuses(install, driver, bundle, settings, behaviour, message):
+def test_a_failure_of_tensorrt_raises(install, driver, bundle, settings, behaviour, message):
     install(**behaviour)
     with pytest.raises(RunnerError, match=message):
         create("tensorrt", bundle, settings=settings).activate()
     assert driver.leftovers() == {}
 
 
-def test_a_spoilt_engine_names_the_way_out(install, driver, bundle, settings):
+def test_a_damaged_engine_names_the_command_that_rebuilds_it(install, driver, bundle, settings):
     install().path.write_bytes(b"not an engine")
     with pytest.raises(
         RunnerError, match=r"cannot load the engine .* \(cannot deserialise .*--force"
@@ -236,16 +236,16 @@ def test_a_spoilt_engine_names_the_way_out(install, driver, bundle, settings):
     assert driver.leftovers() == {}
 
 
-def test_an_image_of_another_size_is_refused(install, bundle, settings):
+def test_an_image_of_another_size_is_rejected(install, bundle, settings):
     install()
     with (
         create("tensorrt", bundle, settings=settings) as runner,
-        pytest.raises(PenumbraError, match="is 50x36 and street takes 48x36"),
+        pytest.raises(PenumbraError, match="is 50x36, street expects 48x36"),
     ):
         runner.infer(tiny_bundles.image(36, 50))
 
 
-def test_missing_engine_is_known_before_activation(install, bundle, settings):
+def test_a_missing_engine_is_known_before_activation(install, bundle, settings):
     needed = install()
     runner = create("tensorrt", bundle, settings=settings)
     assert runner.missing_engine() is None
@@ -253,7 +253,7 @@ def test_missing_engine_is_known_before_activation(install, bundle, settings):
     assert runner.missing_engine() == needed
 
 
-def test_without_a_driver_one_line_says_so(bundle, settings):
+def test_a_missing_driver_is_a_one_line_error(bundle, settings):
     if _has_driver():
         pytest.skip("this machine has a CUDA driver")
     with pytest.raises(RunnerError) as caught:
@@ -283,8 +283,8 @@ def test_a_real_gpu_agrees_with_onnxruntime(tmp_path, settings, backend, make):
     with create(backend, bundle, settings=settings) as runner:
         for found in (runner.infer(image), runner.infer(image)):
             for name, array in wanted.items():
-                if array.dtype == np.uint8:  # a tie may fall either way by rounding
+                if array.dtype == np.uint8:  # ties depend on rounding
                     assert np.mean(found[name] != array) < 1e-3
                 else:
-                    # 27 products of order one, summed in another order: some 1e-6 of the value.
+                    # 27 products of order one, summed in another order: about 1e-6 of the value.
                     np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
