@@ -2,7 +2,7 @@
 
     ros2 launch penumbra perception.launch.py bundle:=~/bundles/street image_topic:=/front/image_raw
 
-An argument that is left empty is what the parameter file or the node's own defaults say.
+Empty arguments keep the value of the parameter file or the node's default.
 """
 
 from pathlib import Path
@@ -15,32 +15,32 @@ from launch_ros.substitutions import FindPackageShare
 
 # Name: default, description.
 ARGUMENTS = {
-    "bundle": ("", "folder of the model's bundle, or the name of one that comes with Penumbra"),
+    "bundle": ("", "folder of a bundle, or name of a model that comes with Penumbra"),
     "runner": ("", "auto, tensorrt, tensorrt-rtx, openvino or onnxruntime"),
-    "image_topic": ("", "topic of the images; {camera} stands for the camera's name"),
-    "camera_info_topic": ("", "topic of the camera's calibration"),
-    "compressed": ("", "true: listen to <image_topic>/compressed"),
-    "cameras": ("", "names of several cameras that share one engine, as front,left"),
+    "image_topic": ("", "image topic; {camera} is replaced by the camera's name"),
+    "camera_info_topic": ("", "topic of the camera calibration"),
+    "compressed": ("", "true: subscribe to <image_topic>/compressed"),
+    "cameras": ("", "names of several cameras that share one engine, e.g. front,left"),
     "namespace": ("", "namespace of the node, e.g. the name of the camera"),
     "params_file": ("", "YAML with parameters, e.g. a copy of config/segmentation.yaml"),
-    "use_sim_time": ("", "true: the time is that of /clock, as with a bag"),
+    "use_sim_time": ("", "true: use the time of /clock, e.g. of a bag"),
     "rviz": ("false", "true: show input, prediction, uncertainty and overlay in RViz"),
     "log_level": ("info", "debug, info, warn, error or fatal"),
 }
-# What is passed on as the parameter of the same name, unless it is empty.
+# Arguments forwarded as parameters of the same name, unless empty.
 TEXTS = ("bundle", "runner", "image_topic", "camera_info_topic", "cameras")
 SWITCHES = ("compressed", "use_sim_time")
-# What config/penumbra.rviz shows of /penumbra.
+# Topics of /penumbra that config/penumbra.rviz shows.
 SHOWN = ("prediction/color", "uncertainty/color", "overlay", "points")
 
 
 def is_true(text: str) -> bool:
-    """As people write it on a command line."""
+    """Whether a command-line value means true."""
     return text.strip().lower() in ("true", "1", "yes", "on")
 
 
 def start(context: LaunchContext) -> list[Node]:
-    """The node, and RViz if wanted, with what was given, which is known only now."""
+    """The node, and RViz if requested; the arguments are known only at launch."""
     given = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     parameters: dict[str, str | bool] = {name: given[name] for name in TEXTS if given[name]}
     parameters |= {name: is_true(given[name]) for name in SWITCHES if given[name]}
@@ -58,7 +58,7 @@ def start(context: LaunchContext) -> list[Node]:
 
 
 def rviz(given: dict[str, str]) -> Node:
-    """RViz; its layout names topics of /penumbra, which are sent to those of the first camera."""
+    """RViz; the topics of its layout are remapped to those of the first camera."""
     namespace = given["namespace"].strip("/")
     camera = given["cameras"].partition(",")[0]
     node = "/".join(["", *filter(None, [namespace, "penumbra", camera])])
@@ -75,7 +75,7 @@ def rviz(given: dict[str, str]) -> Node:
 
 
 def topic_of(pattern: str, camera: str, namespace: str) -> str:
-    """The whole name of what the node makes of its parameter `image_topic`."""
+    """The full topic name that the node derives from its parameter `image_topic`."""
     name = (pattern if camera else pattern.replace("{camera}/", "")).replace("{camera}", camera)
     if name.startswith("/"):
         return name
@@ -84,7 +84,7 @@ def topic_of(pattern: str, camera: str, namespace: str) -> str:
 
 
 def generate_launch_description() -> LaunchDescription:
-    """What `ros2 launch` starts; `--show-args` lists the arguments."""
+    """Entry point of `ros2 launch`; `--show-args` lists the arguments."""
     declared = [
         DeclareLaunchArgument(name, default_value=default, description=description)
         for name, (default, description) in ARGUMENTS.items()

@@ -1,9 +1,9 @@
-"""Play a bag into the perception node and look at it: bag, node and RViz on the bag's clock.
+"""Play a bag into the perception node and show the results in RViz, on the bag's clock.
 
     ros2 launch penumbra replay.launch.py bag:=drive bundle:=~/bundles/street \
         image_topic:=/front/image_raw
 
-Every argument of perception.launch.py can be given too.
+All arguments of perception.launch.py are accepted, too.
 """
 
 from launch import LaunchDescription
@@ -12,16 +12,16 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
 from launch_ros.substitutions import FindPackageShare
 
-# Name: default (None: must be given), description.
+# Name: default (None: required), description.
 ARGUMENTS = {
     "bag": (None, "rosbag2 to play"),
-    "rate": ("1.0", "how fast to play it; 0.5 is half as fast as it was recorded"),
+    "rate": ("1.0", "playback rate; 0.5 is half the recorded speed"),
     "rviz": ("true", "true: show input, prediction, uncertainty and overlay in RViz"),
 }
 
 
 def generate_launch_description() -> LaunchDescription:
-    """What `ros2 launch` starts; `--show-args` lists the arguments."""
+    """Entry point of `ros2 launch`; `--show-args` lists the arguments."""
     share = FindPackageShare("penumbra")
     perception = IncludeLaunchDescription(
         PythonLaunchDescriptionSource(
@@ -30,7 +30,7 @@ def generate_launch_description() -> LaunchDescription:
         launch_arguments={"use_sim_time": "true", "rviz": LaunchConfiguration("rviz")}.items(),
     )
     play = ExecuteProcess(
-        # --clock: simulated time. The delay lets the node find the player before the first image.
+        # --clock: simulated time. The delay allows discovery before the first image.
         cmd=[
             *("ros2", "bag", "play", LaunchConfiguration("bag")),
             *("--clock", "100", "--delay", "3", "--rate", LaunchConfiguration("rate")),

@@ -1,7 +1,7 @@
-"""Launch files as far as they can be tested without `launch`, which is not on PyPI.
+"""Launch files, tested without `launch`, which is not on PyPI.
 
-They were started by the real launch and launch_ros of Jazzy; here a stand-in records what they
-declare and start.
+A stand-in records what they declare and start. They were also run with launch and launch_ros of
+Jazzy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Recorded(SimpleNamespace):
-    """Anything of `launch`: remembers what it was made with."""
+    """Any class of `launch`: records its arguments."""
 
     def __init__(self, *arguments, **options):
         super().__init__(arguments=arguments, options=options)
@@ -28,7 +28,7 @@ class Recorded(SimpleNamespace):
 
 @pytest.fixture
 def launch(monkeypatch):
-    """Runs a launch file; what `LaunchConfiguration` gives is in the dictionary."""
+    """Run a launch file with these values of `LaunchConfiguration`."""
     given: dict[str, str] = {}
 
     class LaunchConfiguration(Recorded):
@@ -72,7 +72,7 @@ def start(entities) -> list[Recorded]:
     return function.options["function"](None)
 
 
-def test_perception_passes_on_only_what_was_given(launch):
+def test_perception_forwards_only_given_arguments(launch):
     namespace, declared, entities = launch("perception.launch.py", bundle="b", compressed="true")
     assert set(declared) == {
         *("bundle", "runner", "image_topic", "camera_info_topic", "compressed", "cameras"),
@@ -85,7 +85,7 @@ def test_perception_passes_on_only_what_was_given(launch):
     assert node.options["executable"] == "perception_node"
 
 
-def test_perception_with_rviz_sends_its_topics_to_the_first_camera(launch):
+def test_rviz_topics_are_remapped_to_the_first_camera(launch):
     given = {"rviz": "True", "namespace": "/car/", "cameras": "front,left", "params_file": "p.yaml"}
     _, _, entities = launch("perception.launch.py", image_topic="/{camera}/image_raw", **given)
     node, rviz = start(entities)
@@ -104,18 +104,18 @@ def test_perception_with_rviz_sends_its_topics_to_the_first_camera(launch):
         ("", "", "/car/penumbra/image"),
         ("", "front,left", "/car/penumbra/front/image"),
         ("/{camera}/image_raw", "", "/image_raw"),
-        ("~/picture", "", "/car/penumbra/picture"),
+        ("~/input", "", "/car/penumbra/input"),
         ("camera/image_raw", "", "/car/camera/image_raw"),
     ],
 )
-def test_rviz_shows_the_images_that_the_node_listens_to(launch, image_topic, cameras, sent):
+def test_rviz_shows_the_input_images_of_the_node(launch, image_topic, cameras, sent):
     given = {"rviz": "true", "namespace": "car", "cameras": cameras, "image_topic": image_topic}
     _, _, entities = launch("perception.launch.py", **given)
     _, rviz = start(entities)
     assert dict(rviz.options["remappings"])["/penumbra/image"] == sent
 
 
-def test_replay_includes_a_file_that_is_there_on_simulated_time(launch):
+def test_replay_includes_an_existing_file_and_uses_simulated_time(launch):
     _, declared, entities = launch("replay.launch.py", bag="drive")
     assert set(declared) == {"bag", "rate", "rviz"} and declared["bag"] is None
     included, play = entities[-2:]
