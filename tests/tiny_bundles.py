@@ -1,7 +1,7 @@
 """Bundles small enough to run and build in a moment, with graphs whose results are known.
 
 The segmentation graph is a fixed 3x3 convolution and a softmax over four classes; the depth graph
-takes its disparity from the brightness of a pixel. Both read a camera's `uint8` image as the
+takes its disparity from the brightness of a pixel. Both read a camera's `uint8` image as
 exported networks do.
 """
 
@@ -101,7 +101,7 @@ def depth(folder: Path, height: int | None = 36, width: int | None = 48, **chang
 
 
 def image(height: int = 36, width: int = 48, seed: int = 0) -> np.ndarray:
-    """A picture of noise."""
+    """An image of noise."""
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 

@@ -21,7 +21,7 @@ def coloured(label: np.ndarray) -> np.ndarray:
 def test_image_and_label_move_together(seed):
     random = np.random.default_rng(seed)
     label = np.kron(random.integers(0, 11, (6, 8)), np.ones((20, 20))).astype(np.uint8)
-    # Without the colour jitter the colour still tells the label, away from edges of blocks.
+    # Without the colour jitter the colour still gives the label, away from edges of blocks.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("penumbra.offline.datasets.augmentation.jitter", lambda image, random: image)
         image, marks = random_view(coloured(label), label, (64, 96), (0.5, 1.5), random)

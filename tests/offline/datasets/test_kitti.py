@@ -56,7 +56,7 @@ def test_raw_layout(tmp_path, suffix, inner):
     pairs = find_pairs(folder)
     assert [pair.left.name for pair in pairs] == [f"000000000{n}{suffix}" for n in range(2)]
     assert all("image_03" in str(pair.right) for pair in pairs)
-    # For images of 192 pixels, as S_rect says: these have been scaled down to 96.
+    # For images of 192 pixels, as in S_rect; these have been scaled down to 96.
     assert pairs[0].calibration.camera.focal_per_width == pytest.approx(60 / 192)
     assert pairs[0].calibration.baseline_m == pytest.approx(0.5)
     (measured,) = find_measured(folder)

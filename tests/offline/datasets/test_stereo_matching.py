@@ -31,7 +31,7 @@ def test_matches_outside_of_the_other_image_are_unknown():
     wall = cv2.GaussianBlur(random.integers(0, 256, (60, 260), dtype=np.uint8), (3, 3), 0)
     left, right = wall[:, :200].copy(), wall[:, 8:208].copy()  # everything 8 pixels to the left
     disparity = match(left, right)
-    assert (disparity[:, :7] == UNKNOWN).all()  # cannot be seen by the right eye
+    assert (disparity[:, :7] == UNKNOWN).all()  # outside of the right image
     inner = disparity[5:-5, 12:-5]
     assert np.mean(np.abs(inner * 200 - 8) < 0.2) > 0.95
 

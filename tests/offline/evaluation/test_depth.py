@@ -77,8 +77,8 @@ def test_a_perfect_prediction_has_no_error(street_pairs):
     assert errors["abs_rel"] < 1e-5 and errors["a1"] == 1.0
 
 
-def test_coverage_is_that_of_disparity_at_the_judged_pixels(street_pairs):
-    """Errors of half a σ in the left half of the picture and of 1.8 σ in the right one.
+def test_coverage_of_the_disparity_at_the_evaluated_pixels(street_pairs):
+    """Errors of half a σ in the left half of the image and of 1.8 σ in the right one.
 
     Against the files' own depth: the rig of `SCALE` is that of the calibration files.
     """
@@ -114,7 +114,7 @@ def test_a_segnet_is_not_evaluated_as_depth(street_pairs, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_vehicle_sees_what_was_evaluated(street_pairs, tmp_path):
+def test_the_bundle_gives_the_evaluated_prediction(street_pairs, tmp_path):
     """The exported bundle, run by the pipeline, against the propagated prediction in PyTorch."""
     torch.manual_seed(0)
     model = Monodepth(width=1 / 32, size=(128, 384)).eval()

@@ -1,4 +1,4 @@
-"""The resizing at both ends of a depth graph is F.interpolate's."""
+"""The resizing in a depth graph equals F.interpolate."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from penumbra.offline.export.frame import bilinear, scaled
 
 
 @pytest.mark.parametrize("size", [(375, 1242), (243, 321), (128, 384), (40, 100), (1, 3)])
-def test_it_is_what_torch_makes(size):
+def test_equals_torch(size):
     x = torch.randn(1, 2, 128, 384, generator=torch.Generator().manual_seed(0))
     expected = F.interpolate(x, size, mode="bilinear", align_corners=False)
     # Positions are rounded: 384 · 6e-8 of a pixel, between neighbours that differ by up to 8.
@@ -16,7 +16,7 @@ def test_it_is_what_torch_makes(size):
 
 
 @pytest.mark.parametrize("size", [(375, 1242), (243, 321), (128, 384), (40, 100), (1, 3), (2, 1)])
-def test_the_camera_image_as_well(size):
+def test_equals_torch_for_the_image(size):
     pixels = torch.randint(256, (*size, 3), generator=torch.Generator().manual_seed(0)).float()
     expected = F.interpolate(
         pixels.permute(2, 0, 1).unsqueeze(0), (128, 384), mode="bilinear", align_corners=False

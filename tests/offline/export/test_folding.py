@@ -1,4 +1,4 @@
-"""Fewer steps, the same moments."""
+"""Folded and narrowed layers give the same moments."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from penumbra.propagation.gains import Gains, set_gains
 
 
 class FirstOutputs(nn.Module):
-    """Two convolutions, of whose outputs the first `count` are read; or all of them as well."""
+    """Two convolutions of which the first `count` outputs are read, or all of them as well."""
 
     def __init__(self, count=1, also_all=False):
         super().__init__()
@@ -41,7 +41,7 @@ def made(**options):
 
 @torch.no_grad()
 @pytest.mark.parametrize(("options", "left"), [({}, 1), ({"count": 3}, 3), ({"also_all": True}, 4)])
-def test_outputs_that_nobody_reads_are_left_out(options, left, image):
+def test_unread_outputs_are_removed(options, left, image):
     model = made(**options)
     expected = propagate(model)(image)
     walk = fold_batch_norms(propagate(model))
@@ -55,7 +55,7 @@ def test_outputs_that_nobody_reads_are_left_out(options, left, image):
 
 
 @torch.no_grad()
-def test_gains_become_as_narrow_as_their_layer(image):
+def test_gains_are_narrowed_with_their_layer(image):
     model = made()
     gains = torch.rand(4, 5, 1, 1, dtype=torch.float64)
     set_gains(model.head, Gains(gains))

@@ -1,4 +1,4 @@
-"""The graph that is shipped: small, plain, the same each time, constant where it can be."""
+"""The exported graph: compact, reproducible, with constants folded."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_input_and_outputs_are_as_the_manifest_says(exported):
 
 
 @pytest.mark.slow
-def test_nothing_needless_in_a_graph_of_fixed_size(exported):
+def test_no_redundant_nodes_in_a_graph_of_fixed_size(exported):
     counts = Counter(node.op_type for node in load(exported("encdec", **FIXED)).graph.node)
     assert counts["Transpose"] == 1  # HWC to CHW
     assert counts["Shape"] == counts["Reshape"] == counts["Expand"] == 0
     assert counts["BatchNormalization"] == 0
     assert counts["Pow"] == 0
     assert counts["Unsqueeze"] <= 1  # the batch
-    # 25 layers and the classifier; 18 of the layers and the classifier stand behind noise.
+    # 25 layers and the classifier; 18 of the layers and the classifier follow a noise source.
     assert counts["Conv"] == 26 + 19
     assert counts["Erf"] == counts["Exp"] - 1 == 18  # one moment ReLU each, and the softmax
     assert counts["DepthToSpace"] == counts["Concat"] == 10  # five unpoolings, mean and variance
@@ -59,7 +59,7 @@ def test_nothing_needless_in_a_graph_of_fixed_size(exported):
 
 @pytest.mark.slow
 def test_squared_weights_are_not_in_the_file(exported):
-    """Neither squared nor twice: the file is the weights and 0.1 MB of structure."""
+    """Neither squared nor duplicated: the file is the weights and 0.1 MB of structure."""
     for options in (FIXED, {**FIXED, "precision": "mixed"}):
         bundle = exported("encdec", **options)
         weights = sum(p.numel() for p in network("encdec").parameters()) * 4
@@ -68,7 +68,7 @@ def test_squared_weights_are_not_in_the_file(exported):
 
 @pytest.mark.slow
 def test_squared_weights_are_constants_once_loaded(exported, tmp_path):
-    """By ONNX Runtime's own account of the graph that it runs."""
+    """In the optimised graph that ONNX Runtime writes."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -83,7 +83,7 @@ def test_squared_weights_are_constants_once_loaded(exported, tmp_path):
 
 
 @pytest.mark.slow
-def test_nodes_are_called_by_layer_and_nothing_tells_of_this_machine(exported):
+def test_nodes_are_named_by_layer_without_local_paths(exported):
     data = exported("encdec", **FIXED).model_file.read_bytes()
     names = {node.name for node in onnx.load_model_from_string(data).graph.node}
     assert "model.decoder.decoder3.3/Conv" in names
@@ -137,7 +137,7 @@ def test_folding_leaves_a_shared_convolution_alone():
 
 
 class Unpooling(nn.Module):
-    """Pool and unpool, as SegNet does, of the moments that noise makes."""
+    """Pooling and unpooling of moments, as in SegNet."""
 
     def __init__(self):
         super().__init__()
@@ -186,7 +186,7 @@ def test_unpooling_in_the_graph_is_exact_with_ties_for_mean_and_variance(seed):
 
 
 class Shuffle(nn.Module):
-    """uint8 in, four phases shuffled: what the rewriting of unpoolings must leave as it is."""
+    """uint8 in, four phases shuffled: must be equivalent after the rewriting of unpoolings."""
 
     def forward(self, image):
         x = image.to(torch.float32).permute(2, 0, 1)[None]
@@ -194,7 +194,7 @@ class Shuffle(nn.Module):
         return nn.functional.pixel_shuffle(parts, 2)
 
 
-def test_phases_as_channels_are_the_same_picture():
+def test_phases_as_channels_are_equivalent():
     image = street(6, 8)
     model = to_onnx(Shuffle(), torch.zeros(6, 8, 3, dtype=torch.uint8), ["out"])
     data = to_bytes(model)

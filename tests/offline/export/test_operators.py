@@ -1,4 +1,4 @@
-"""What TensorRT cannot compile is refused at export, with the layer that brought it in."""
+"""Unsupported operators of TensorRT are refused at export, with the layer they come from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def graph_with(op_type: str, attributes=None, domain="", outputs=1, dtype=ir.Dat
     for index, value in enumerate(node.outputs):
         value.name, value.dtype = f"y{index}", ir.DataType.FLOAT
     nodes = [node]
-    if outputs > 1:  # somebody reads the second one
+    if outputs > 1:  # the second one is read
         nodes.append(ir.node("Identity", [node.outputs[1]]))
     graph = ir.Graph([x], [node.outputs[0]], nodes=nodes, opset_imports={"": 18})
     return ir.Model(graph, ir_version=10)
@@ -70,7 +70,7 @@ def test_the_table():
 
 
 class Odd(nn.Module):
-    """A layer with an operation that ONNX has and TensorRT lacks."""
+    """A layer with an operation that ONNX supports and TensorRT does not."""
 
     def forward(self, x):
         return (x.to(torch.int32) & 3).to(torch.float32)

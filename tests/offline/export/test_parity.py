@@ -1,10 +1,9 @@
 """ONNX Runtime on the exported graph against PyTorch's propagation, on real frames.
 
-What differs is of two kinds, and they are told apart. Rounding differs everywhere, in the last
-digits. And where one value of a pooling window leads another by just the margin that it needs, one
-side takes the one and one the other, and a decoder layer is moved by a pixel there. Such flips are
-counted, and each is shown to be that close; with the same choices made on both sides all the rest
-has to agree.
+There are two kinds of differences. Rounding differs everywhere, in the last digits. And where one
+value of a pooling window exceeds another by just the margin, the two sides may select different
+positions, which moves a value of the decoder by a pixel. Such flips are counted, and each is shown
+to be that close; with the same selections on both sides everything else has to agree.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def test_fixed_size(exported, relu):
 
 @pytest.mark.slow
 def test_class_covariance(exported, frame):
-    """One size: what differs from the above is in the last layer alone."""
+    """One size: only the last layer differs from the test above."""
     options = {"height": 360, "width": 480, "softmax": "moment"}
     flips = compare(exported("class", **options), "class", frame(360, 480), softmax="moment")
     assert flips.widest <= 1e-5
@@ -66,7 +65,7 @@ def test_class_covariance(exported, frame):
 
 @pytest.mark.slow
 def test_flips_are_noticed(exported):
-    """So that the tests above mean something: another choice in one window is seen."""
+    """The tests above can fail: another selection in one window is detected."""
     bundle = exported("class")
     image = street(67, 101)
     names = selections(onnx.load(bundle.model_file))

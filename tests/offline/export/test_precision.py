@@ -1,4 +1,4 @@
-"""Mixed precision: the mean in FP16, the variance in FP32, told apart by the graph itself."""
+"""Mixed precision: the mean in FP16, the variance in FP32, classified in the graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def types_of(graph: onnx.GraphProto) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, mean, variance", [("encdec", 26, 19), ("class", 26, 1)])
-def test_which_half_is_which(exported, kind, mean, variance):
+def test_mean_and_variance_are_told_apart(exported, kind, mean, variance):
     graph = onnx.load(exported(kind, **SIZE, precision="mixed").model_file).graph
     types = types_of(graph)
     convolutions = [node for node in graph.node if node.op_type == "Conv"]
@@ -42,8 +42,8 @@ def test_which_half_is_which(exported, kind, mean, variance):
 
 
 @pytest.mark.slow
-def test_a_plain_stretch_is_converted_once_and_not_at_every_step(exported):
-    """Of `class` all but the last layer is plain: one cast into FP16, and those of its end."""
+def test_exact_layers_are_converted_once(exported):
+    """In `class` all layers but the last are exact: one cast to FP16, and those at the end."""
     graph = onnx.load(exported("class", **SIZE, precision="mixed").model_file).graph
     types = types_of(graph)
     to_half = [n for n in graph.node if n.op_type == "Cast" and n.attribute[0].i == 10]
@@ -61,8 +61,8 @@ def test_a_plain_stretch_is_converted_once_and_not_at_every_step(exported):
 @pytest.mark.parametrize(
     "precision, labels, relative", [("mixed", 0.98, 0.05), ("fp16", 0.96, 0.15)]
 )
-def test_how_far_it_moves(exported, kind, precision, labels, relative):
-    """What FP16 does by itself, with the poolings' choices taken over (see test_parity).
+def test_difference_to_full_precision(exported, kind, precision, labels, relative):
+    """The effect of FP16 alone, with the same selections in the poolings (see test_parity).
 
     Measured here: labels 99.1 % and more, uncertainty within 5 % on 99.5 % (mixed); 97.8 %, within
     10 % on 98.7 % (fp16). That is a random network, whose scores lie close together; and ONNX
@@ -79,5 +79,5 @@ def test_how_far_it_moves(exported, kind, precision, labels, relative):
     assert within(found["uncertainty"], expected["uncertainty"], relative, 0) >= 0.98
     # FP16 has 11 bits: two of a thousand windows are a tie within them (measured 0.07 to 0.17 %).
     assert flips.flipped <= 5e-3 * flips.windows
-    # And it is FP16: these are not FP32's figures under another name.
+    # The figures differ from those of FP32.
     assert within(found["uncertainty"], expected["uncertainty"], 1e-6, 0) < 0.5

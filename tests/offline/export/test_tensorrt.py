@@ -1,4 +1,4 @@
-"""NVIDIA's own parser and compiler on every kind of graph, without a GPU."""
+"""NVIDIA's parser and compiler on every kind of graph, without a GPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KINDS = [
 
 
 def assert_builds(trt, bundle, size):
-    """NVIDIA's parser sees what the manifest says, and its compiler makes an engine of it."""
+    """The parsed network matches the manifest, and the compiler builds an engine."""
     logger = make_logger(trt)
     builder = trt.Builder(logger)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
@@ -75,7 +75,7 @@ def test_parses_and_builds(trt, exported, kind, options):
 @pytest.mark.parametrize("name", SHIPPED)
 @pytest.mark.parametrize("precision", ["fp32", "mixed"])
 def test_shipped(trt, name, precision, tmp_path):
-    """At the size of its data set; as it is shipped, and exported again with its mean in FP16."""
+    """At the size of its data set, as shipped and exported again with its mean in FP16."""
     bundle = load_bundle(config_folder() / "models" / name)
     size = (375, 1242) if bundle.task == "depth" else (360, 480)
     if precision != bundle.precision:

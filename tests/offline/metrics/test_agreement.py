@@ -1,4 +1,4 @@
-"""Figures against their definitions, and the noise of a reference against the noise that it has."""
+"""Figures against their definitions, and the estimated noise of a reference."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sampled(std, count, random):
     return draws.reshape(-1, *std.shape).std(0, ddof=1), halves
 
 
-def test_of_maps_that_are_known():
+def test_known_maps():
     reference, found = np.array([1.0, 3.0]), np.array([2.0, 3.0])
     assert relative_error(found, reference) == pytest.approx(0.25)
     likeness = StdAgreement.of(found, reference, (reference, reference))
@@ -42,7 +42,7 @@ def test_of_maps_that_are_known():
     assert (likeness.spearman, likeness.spearman_attainable) == pytest.approx((1, 1))
 
 
-def test_spearman_shares_ranks_among_equals(random):
+def test_spearman_with_ties(random):
     a = random.integers(0, 5, 400).astype(float)
     b = a + random.integers(0, 4, 400)
     assert spearman(a, b) == pytest.approx(spearmanr(a, b).statistic, abs=1e-12)
@@ -50,7 +50,7 @@ def test_spearman_shares_ranks_among_equals(random):
 
 
 @pytest.mark.parametrize("count", [20, 100, 400])
-def test_a_perfect_map_is_off_by_just_the_noise(count, random):
+def test_the_error_of_a_perfect_map_is_the_noise(count, random):
     """The estimate from the halves is what the truth itself misses against the whole.
 
     SIDE² pixels: both means are known to about one per cent; five leave room for the small
@@ -67,7 +67,7 @@ def test_a_perfect_map_is_off_by_just_the_noise(count, random):
     assert 1 - likeness.spearman_attainable == pytest.approx(1 - likeness.spearman, rel=0.2)
 
 
-def test_a_reference_without_noise_leaves_nothing_to_explain():
+def test_attainable_correlation_without_noise():
     assert attainable(1.0) == 1
     assert attainable(0.0) == 0
     assert attainable(-0.3) == 0
@@ -88,7 +88,7 @@ def test_quantiles_hold_all_pixels(random):
     assert rates.mean() == pytest.approx(error.mean(), rel=0.01)
 
 
-def test_uncertainty_that_is_the_error_has_nothing_to_gain(random):
+def test_perfect_and_random_uncertainty(random):
     error = random.random(2000)
     perfect, chance = Sparsification.of(error, error), Sparsification.of(error, random.random(2000))
     assert perfect.ause == 0

@@ -27,7 +27,7 @@ def drawn():
 
 
 @pytest.mark.parametrize("stated", [1.0, 0.5, 2.0])
-def test_gaussian_errors_are_covered_as_often_as_a_gaussian_says(stated, drawn):
+def test_coverage_of_gaussian_errors(stated, drawn):
     """σ as it is, or said to be half or twice as large: P(|e| ≤ z s σ) = erf(z s / √2)."""
     error, std = drawn
     found = observed(error, stated * std)
@@ -45,11 +45,11 @@ def test_a_case_counted_by_hand():
     assert observed(error, np.full(6, 2, np.float32)) == [2 / 6, 3 / 6, 4 / 6, 5 / 6]
 
 
-def test_no_uncertainty_covers_only_no_error():
+def test_zero_uncertainty_covers_zero_errors_only():
     assert observed(np.array([0.0, 1e-9]), np.zeros(2)) == [0.5] * 4
 
 
-def test_parts_add_up_and_nothing_is_not_a_number(drawn):
+def test_parts_add_up_and_no_data_is_nan(drawn):
     error, std = (values[:1000] for values in drawn)
     parts = Coverage()
     for part in (slice(0, 300), slice(300, 1000)):

@@ -23,7 +23,7 @@ def at_thresholds(scores, positive):
 
 
 @given(PIXELS)
-def test_as_counted_out(pixels):
+def test_against_the_definitions(pixels):
     scores, positive = (np.array(part) for part in zip(*pixels, strict=True))
     found = Detection.of(scores, positive)
     wins = [(p > n) + (p == n) / 2 for p in scores[positive] for n in scores[~positive]]

@@ -1,4 +1,4 @@
-"""Monodepth: its shape, its dropout, what propagation and export make of it."""
+"""Monodepth: shapes, dropout, propagation and export."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def small(encoder="vgg", **options) -> Monodepth:
 
 @pytest.mark.parametrize("encoder", FORMS)
 @torch.inference_mode()
-def test_training_gives_four_scales_of_both_eyes(encoder):
+def test_training_gives_four_scales_of_both_images(encoder):
     model = small(encoder).train()
     disparities = model(torch.randn(2, 3, 128, 256))
     assert [tuple(d.shape) for d in disparities] == [
@@ -95,7 +95,7 @@ def test_unknown_forms_are_named():
         Monodepth(dropout="class")
 
 
-def test_a_saved_model_comes_back_the_same(tmp_path):
+def test_a_saved_model_is_loaded_unchanged(tmp_path):
     depth = {"baseline_m": 0.12, "focal_per_width": 0.9, "max_depth_m": 30.0}
     model = small("resnet50", rate=0.35, size=(64, 128), depth=depth, batch_norm=True)
     again = load_model(save_model(model, tmp_path))

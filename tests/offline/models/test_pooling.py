@@ -1,4 +1,4 @@
-"""The pooling functions against torch's own operators, in both forms, ties included."""
+"""The pooling functions against torch's operators, in both forms, with ties."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_every_pattern_of_ties_in_one_window_goes_to_the_first(window):
     st.floats(-100, 100, width=32),
     st.lists(st.sampled_from([-1.0, -0.3, 0.0, 0.3, 1.0]), min_size=4, max_size=4),
 )
-def test_what_differs_by_rounding_is_a_tie_and_what_differs_by_more_is_not(value, steps):
+def test_differences_within_rounding_are_ties(value, steps):
     places = torch.arange(4.0).reshape(1, 1, 2, 2)
     for size, clear in ((pooling.MARGIN / 4, False), (pooling.MARGIN * 8, True)):
         x = (value + (1 + abs(value)) * size * torch.tensor(steps)).reshape(1, 1, 2, 2)

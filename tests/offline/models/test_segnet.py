@@ -1,4 +1,4 @@
-"""SegNet: its shape, its dropout, any input size, tracing, export, and the file it is kept in."""
+"""SegNet: shapes, dropout, input sizes, tracing, export, and the model file."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ PLACES_OF = {
 
 
 @pytest.mark.parametrize("dropout", ["none", "class", "encdec", ["encoder1", "decoder2"]])
-def test_dropout_stands_where_it_was_asked_for(dropout):
+def test_dropout_placement(dropout):
     model = small(dropout, rate=0.3)
     wanted = PLACES_OF[dropout] if isinstance(dropout, str) else dropout
     passed = []
@@ -162,7 +162,7 @@ def test_normalise_uses_the_statistics_channel_by_channel():
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6)  # float32 of values below 3
 
 
-def test_a_saved_model_comes_back_the_same(tmp_path):
+def test_a_saved_model_is_loaded_unchanged(tmp_path):
     model = small(["encoder4", "decoder1"], rate=0.35)
     file = save_model(model, tmp_path / "model", {"step": 3})
     for path in (tmp_path / "model", file):

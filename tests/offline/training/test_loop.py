@@ -49,8 +49,8 @@ def proceed(folder: Path, *more: str) -> list[str]:
 
 
 def wait_for(process: subprocess.Popen, text: str) -> None:
-    """Read what the process says until it says `text`."""
-    assert any(text in line for line in process.stderr), f"it never said {text!r}"
+    """Read the output of the process until it contains `text`."""
+    assert any(text in line for line in process.stderr), f"no {text!r} in its output"
 
 
 def assert_same_state(first: Path, second: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_killed_run_ends_with_the_same_weights(blocks, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stopped_run_saves_itself_and_goes_on(blocks, tmp_path):
+def test_a_stopped_run_saves_its_state_and_resumes(blocks, tmp_path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert main(begin(whole, blocks, *STEPS)) == 0
     process = penumbra(*begin(stopped, blocks, *STEPS, "--save-every", "1000"))
@@ -158,7 +158,7 @@ def test_class_dropout_starts_from_encdec_weights(blocks, tmp_path):
     assert torch.equal(one.classifier.weight, two.classifier.weight)
 
 
-def test_weights_say_how_they_came_about_and_nothing_of_this_machine(blocks, tmp_path):
+def test_weights_contain_their_provenance_without_local_paths(blocks, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     assert main(begin(first, blocks, "--steps", "3", "--seed", "7")) == 0
     assert main(begin(second, blocks, "--steps", "1", "--init", str(first / "last"))) == 0
@@ -253,7 +253,7 @@ def linear_is_known(monkeypatch):
     monkeypatch.setitem(known, "line", "tests:SavedLinear")
 
 
-def test_early_stopping_waits_its_patience(tmp_path, linear_is_known):
+def test_early_stopping(tmp_path, linear_is_known):
     task = LineTask([0.1, 0.3, 0.2, 0.25, 0.29, 0.9])
     settings = TrainingSettings(batch=4, validate_every=2, patience=3, log_every=2)
     outcome = train(task, settings, tmp_path)
@@ -270,9 +270,7 @@ def test_a_loss_that_is_not_finite_is_an_error(tmp_path, linear_is_known):
 
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 0.05), ("sgd", 0.05)])
-def test_it_learns_and_its_annealed_average_is_the_solution(
-    tmp_path, linear_is_known, optimizer, rate
-):
+def test_the_annealed_average_is_the_solution(tmp_path, linear_is_known, optimizer, rate):
     settings = TrainingSettings(
         optimizer, rate, 0.0, batch=8, warmup=5, steps=400, decay_steps=200, average=0.9
     )
@@ -286,9 +284,7 @@ def test_it_learns_and_its_annealed_average_is_the_solution(
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_settings_may_change_on_the_way_and_the_data_go_on_where_they_were(
-    tmp_path, linear_is_known
-):
+def test_settings_can_change_on_resumption_and_the_data_continue(tmp_path, linear_is_known):
     common = {"optimizer": "sgd", "rate": 0.1, "warmup": 0, "decay_steps": 0}
     train(LineTask(), TrainingSettings(batch=4, steps=3, weight_decay=0.0, **common), tmp_path)
     before = load_state(tmp_path)
@@ -308,7 +304,7 @@ def test_settings_may_change_on_the_way_and_the_data_go_on_where_they_were(
     torch.testing.assert_close(after["model"]["linear.weight"], expected)
 
 
-def test_another_optimizer_cannot_take_over(tmp_path, linear_is_known):
+def test_another_optimizer_cannot_resume(tmp_path, linear_is_known):
     train(LineTask(), TrainingSettings(steps=1), tmp_path)
     with pytest.raises(PenumbraError, match="another network or optimizer"):
         train(LineTask(), TrainingSettings(steps=2, optimizer="sgd"), tmp_path)
@@ -322,9 +318,7 @@ def test_an_unknown_optimizer_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("precision", "computed"), [("auto", torch.float32), ("bf16", torch.bfloat16)]
 )
-def test_mixed_precision_computes_in_half_and_keeps_weights_whole(
-    tmp_path, linear_is_known, precision, computed
-):
+def test_mixed_precision_keeps_weights_in_float32(tmp_path, linear_is_known, precision, computed):
     task, seen = LineTask(), set()
 
     def loss(model: nn.Module, batch: list[Tensor]) -> Tensor:

@@ -39,7 +39,7 @@ def test_a_shift_by_whole_pixels_moves_the_columns():
     assert torch.allclose(back[0, 0, 3], torch.tensor([0.0, 0, 0.5, 1.5, 2.5, 3.5, 4.5, 5.5]))
 
 
-def test_rows_stay_where_they_are():
+def test_rows_do_not_move():
     image = torch.arange(4.0).view(1, 1, 4, 1).expand(1, 1, 4, 8).contiguous()
     assert torch.allclose(shifted(image, constant(0.37)), image, atol=1e-6)
 
@@ -99,7 +99,7 @@ def test_known_disparities_count_as_relative_errors_where_they_are_known():
     assert float(known_disparity(disparity, nothing, 0.004)) == 0
 
 
-def test_the_whole_is_the_weighted_sum_over_scales_and_eyes():
+def test_the_loss_is_the_weighted_sum_over_scales_and_images():
     torch.manual_seed(0)
     left, right = torch.rand(2, 2, 3, 16, 32).unbind()
     disparities = [torch.rand(2, 2, 16 // s, 32 // s) * 0.1 for s in (1, 2, 4)]
@@ -115,13 +115,13 @@ def test_the_whole_is_the_weighted_sum_over_scales_and_eyes():
     expected = 0.0
     for level, disparity in enumerate(disparities):
         small = [torch.nn.functional.avg_pool2d(image, 2**level) for image in (left, right)]
-        for eye, sign in ((0, -1), (1, 1)):
-            own = disparity[:, eye : eye + 1]
-            expected += float(smoothness(own, small[eye])) / 2**level
-            other = shifted(disparity[:, 1 - eye : 2 - eye], sign * own)
+        for side, sign in ((0, -1), (1, 1)):
+            own = disparity[:, side : side + 1]
+            expected += float(smoothness(own, small[side])) / 2**level
+            other = shifted(disparity[:, 1 - side : 2 - side], sign * own)
             parts["consistency"] -= float((own - other).abs().mean())
             parts["appearance"] -= float(
-                appearance(small[eye], shifted(small[1 - eye], sign * own))
+                appearance(small[side], shifted(small[1 - side], sign * own))
             )
     assert parts["smoothness"] == pytest.approx(expected, rel=1e-5)
     assert parts["consistency"] == pytest.approx(0, abs=1e-6)
@@ -151,23 +151,23 @@ def pair():
 
 
 def visible(mine: Tensor, theirs: Tensor, sign: int) -> Tensor:
-    """Where both eyes agree to half a pixel: seen by both, inside both, no edge in between."""
+    """Where both images agree to half a pixel: visible in both, no edge in between."""
     width = mine.shape[-1]
     agree = (shifted(theirs, sign * mine) - mine).abs() < 0.5 / width
     column = torch.arange(width) + sign * mine * width
     return agree & (column >= 0) & (column <= width - 1)
 
 
-@pytest.mark.parametrize("eye", ["left", "right"])
-def test_true_disparity_rebuilds_an_image_from_the_other(pair, eye):
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_true_disparity_rebuilds_an_image_from_the_other(pair, side):
     left, right, of_left, of_right = pair
     image, other, own, theirs, sign = (
         (left, right, of_left, of_right, -1)
-        if eye == "left"
+        if side == "left"
         else (right, left, of_right, of_left, 1)
     )
     seen = visible(own, theirs, sign)
-    assert 0.6 < seen.float().mean() < 0.999  # most is seen by both eyes, and not all
+    assert 0.6 < seen.float().mean() < 0.999  # most pixels are visible in both images
 
     def error(by: Tensor) -> float:
         return float(((shifted(other, by) - image).abs() * seen).sum() / seen.sum() / 3)

@@ -36,13 +36,13 @@ def test_an_augmented_pair_is_still_a_stereo_pair(street_pairs, epoch):
         def error(guess, image=image, inside=inside):
             return np.median(np.abs(guess.astype(int) - image)[inside])
 
-        # Half of the pixels to within sensor noise (2 grey levels in each eye) and resampling.
+        # Half of the pixels to within sensor noise (2 grey levels in each image) and resampling.
         assert error(rebuilt) <= 6
         near = inside & (disparity * 384 > 6)  # where it makes a difference at all
         assert error(rebuilt, inside=near) < 0.7 * error(other, inside=near)
 
 
-def test_an_item_is_the_same_whenever_it_is_asked_for(street_pairs):
+def test_items_are_reproducible(street_pairs):
     one, two = views(street_pairs), views(street_pairs)
     two[0, 0]  # what was asked before does not matter
     for first, second in zip(one[3, 1], two[3, 1], strict=True):
@@ -50,13 +50,13 @@ def test_an_item_is_the_same_whenever_it_is_asked_for(street_pairs):
     assert not np.array_equal(one[3, 1][0], one[4, 1][0])
 
 
-def test_grey_takes_the_colour_of_both(street_pairs):
+def test_grey_removes_the_colour_of_both_images(street_pairs):
     left, right, _ = views(street_pairs, grey=1.0)[0, 0]
     for image in (left, right):
         assert (image == image[..., :1]).all()
 
 
-def test_without_truth_nothing_is_known_unless_it_is_matched(street_pairs, tmp_path):
+def test_without_depth_only_matched_disparities_are_known(street_pairs, tmp_path):
     for place in ("left", "right"):
         (tmp_path / place).symlink_to(street_pairs / place)
     *_, known = views(tmp_path)[0, 0]

@@ -8,7 +8,7 @@ from torch import nn
 from penumbra.offline.training.weight_average import WeightAverage
 
 
-def test_average_follows_the_formula():
+def test_average_formula():
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     average = WeightAverage(model, decay=0.9)
     expected = {k: v.clone() for k, v in model.state_dict().items()}
