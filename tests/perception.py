@@ -1,4 +1,4 @@
-"""The perception node in a process of its own, and a peer in this one that talks to it."""
+"""The perception node in its own process, and a peer in this process that talks to it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from sensor_msgs.msg import Image
 
 from penumbra_msgs.msg import FrameStats, OodAlert
 
-PATIENCE = 60.0  # seconds, for what takes one: only a test that fails ever waits so long
+TIMEOUT = 60.0  # seconds; only a failing test waits that long
 RELIABLE = QoSProfile(depth=1000)
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 STUB_NODE = Path(__file__).with_name("stub_node.py")
 
 
 class NodeProcess:
-    """`perception_node` with parameters, started; its log is read as it comes."""
+    """A running `perception_node` with parameters, whose log is read continuously."""
 
     def __init__(self, *program: str, **parameters: Any) -> None:
         settings = {"diagnostics.min_input_rate": 0.0, "threads": 1, **parameters}
@@ -58,33 +58,33 @@ class NodeProcess:
             self._news.notify_all()
 
     def wait_for(self, pattern: str) -> str:
-        """The first line of the log that matches, now or later."""
+        """Wait for a log line that matches, and return the first one."""
 
         def found() -> str | None:
             return next((line for line in self.log if re.search(pattern, line)), None)
 
         with self._news:
-            self._news.wait_for(lambda: found() or self.log[-1:] == [""], PATIENCE)
+            self._news.wait_for(lambda: found() or self.log[-1:] == [""], TIMEOUT)
         line = found()
         assert line is not None, f"no {pattern!r} in the log:\n" + "\n".join(self.log)
         return line
 
     def end(self, number: int = signal.SIGINT) -> int:
-        """The exit code after a signal."""
+        """Send a signal and return the exit code."""
         self.process.send_signal(number)
-        code = self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
+        code = self.process.wait(TIMEOUT)
+        self._reader.join(TIMEOUT)
         return code
 
     def assert_clean(self) -> None:
-        """No traceback, no defect."""
+        """Assert that the log has no traceback and no defect."""
         text = "\n".join(self.log)
         assert "Traceback" not in text and "defect" not in text, text
 
 
 @contextlib.contextmanager
 def running(*program: str, **parameters: Any) -> Iterator[NodeProcess]:
-    """A node that has to live to the end of the block, and to end well."""
+    """Run a node, which must survive the block and then exit cleanly."""
     node = NodeProcess(*program, **parameters)
     try:
         yield node
@@ -98,7 +98,7 @@ def running(*program: str, **parameters: Any) -> Iterator[NodeProcess]:
 
 
 class Peer:
-    """A node of the test's own: publishes images, collects what comes back, asks for changes."""
+    """A test node: publishes images, collects outputs, requests transitions and parameters."""
 
     def __init__(self) -> None:
         self._context = rclpy.Context()
@@ -116,10 +116,10 @@ class Peer:
         rclpy.shutdown(context=self._context)
 
     def wait(self, until: Callable[[], Any], what: str) -> Any:
-        """Spin until `until` gives something true, and give that."""
-        deadline = time.monotonic() + PATIENCE
+        """Spin until `until` returns a true value, and return it."""
+        deadline = time.monotonic() + TIMEOUT
         while not (result := until()):
-            assert time.monotonic() < deadline, f"{what} did not come in {PATIENCE:.0f} s"
+            assert time.monotonic() < deadline, f"{what} did not arrive in {TIMEOUT:.0f} s"
             self._executor.spin_once(timeout_sec=0.05)
         return result
 
@@ -130,19 +130,19 @@ class Peer:
             self.node.create_subscription(kind, topic, self.received[topic].append, qos)
 
     def matched(self, *topics: str) -> None:
-        """Wait until every collected topic has a publisher (or those named)."""
+        """Wait until these topics, by default all collected ones, have a publisher."""
         for topic in topics or self.received:
             self.wait(lambda t=topic: self.node.count_publishers(t), f"a publisher of {topic}")
 
     def publisher(self, topic: str = "/penumbra/image", kind: type = Image) -> Any:
-        """For a topic that somebody listens to."""
+        """A publisher, once its topic has a subscriber."""
         if topic not in self._publishers:
             self._publishers[topic] = self.node.create_publisher(kind, topic, RELIABLE)
             self.wait(self._publishers[topic].get_subscription_count, f"a subscriber of {topic}")
         return self._publishers[topic]
 
     def image(self, pixels: np.ndarray, frame_id: str = "camera", encoding: str = "bgr8") -> Image:
-        """Stamped now."""
+        """An image message, stamped now."""
         message = Image(
             height=pixels.shape[0],
             width=pixels.shape[1],
@@ -155,7 +155,7 @@ class Peer:
         return message
 
     def until_all(self, send: Callable[[], None]) -> None:
-        """Send until every topic has brought something: now both sides have found each other."""
+        """Send until every topic has delivered a message, i.e. discovery is complete."""
         while not all(self.received.values()):
             send()
             before = sum(map(len, self.received.values()))
@@ -167,7 +167,7 @@ class Peer:
         return self.received[topic]
 
     def until_processed(self, pixels: np.ndarray, topic: str = "/penumbra/image") -> Image:
-        """Send one picture again and again until there is a result of it; that image."""
+        """Send an image repeatedly until one is processed; returns that message."""
         name = topic.rpartition("/")[0]
         publisher = self.publisher(topic)
         sent: list[Image] = []
@@ -200,7 +200,7 @@ class Peer:
         return answer.current_state.label
 
     def set(self, node: str = "/penumbra", **values: Any) -> list[str]:
-        """Reasons of refusal, empty for what was taken; `__` stands for a point in a name."""
+        """Set parameters; returns a reason each, empty on success. `__` is a dot in a name."""
         parameters = [
             Parameter(name.replace("__", "."), value=value).to_parameter_msg()
             for name, value in values.items()
@@ -214,7 +214,7 @@ class Peer:
 
 
 def with_tests_on_the_path() -> dict[str, str]:
-    """For a process of the test's own, which imports what the tests share."""
+    """Environment of a child process that imports test helpers."""
     here, rest = str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [here, rest]))}
 

@@ -1,1 +1,1 @@
-"""The ROS 2 half: everything that imports rclpy, and nothing that imports torch."""
+"""The ROS 2 node: the only folder of `vehicle` that imports rclpy."""

@@ -1,4 +1,4 @@
-"""What lives from activate to deactivate: the engine, and the cameras that share it."""
+"""The resources of the active node: the engine, and the cameras that share it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from penumbra.vehicle.node.outputs import Outputs
 from penumbra.vehicle.node.parameters import Values
 from penumbra.vehicle.pipeline import Pipeline
 
-PATIENCE = 1.0  # seconds to wait for threads that have to end
+STOP_TIMEOUT = 1.0  # seconds to wait for threads to end
 
 
 class ActiveResources:
-    """`start` it once, `stop` it once, also if `start` failed halfway.
+    """Engine and cameras: `start` once, `stop` once, even if `start` failed.
 
-    `outputs` are by the name of the camera; `live` gives the values of the parameters as they are
-    now.
+    `outputs` are by camera name; `live` returns the current parameter values.
     """
 
     def __init__(
@@ -34,43 +33,43 @@ class ActiveResources:
         live: Callable[[], Values],
     ) -> None:
         self._live = live
-        self._keeper = EngineSupervisor(pipeline, lambda: live()["restart_pause"])
+        self._supervisor = EngineSupervisor(pipeline, lambda: live()["restart_pause"])
         self._cameras = [
-            CameraStream(node, name, pipeline.bundle, theirs, self._keeper, live)
-            for name, theirs in outputs.items()
+            CameraStream(node, name, pipeline.bundle, own, self._supervisor, live)
+            for name, own in outputs.items()
         ]
         self._reports = [CameraDiagnostics(camera) for camera in self._cameras]
 
     @property
     def engine(self) -> EngineStatus:
-        """How it is with the engine."""
-        return self._keeper.status
+        """The status of the engine."""
+        return self._supervisor.status
 
     def start(self) -> None:
-        """Subscribe, and begin to get the engine ready; returns at once."""
+        """Subscribe and start the engine; does not block."""
         for camera in self._cameras:
             camera.open()
-        self._keeper.start()
+        self._supervisor.start()
 
     def stop(self, reason: str) -> None:
-        """End the threads together, so that their patience does not add up."""
-        deadline = time.monotonic() + PATIENCE
-        self._keeper.stop(0)
+        """Stop all threads, with one common timeout."""
+        deadline = time.monotonic() + STOP_TIMEOUT
+        self._supervisor.stop(0)
         for camera in self._cameras:
             camera.close(max(0.0, deadline - time.monotonic()), reason)
-        self._keeper.stop(max(0.0, deadline - time.monotonic()))
+        self._supervisor.stop(max(0.0, deadline - time.monotonic()))
 
     def tick(self) -> None:
-        """Called by a steady timer: is anything late?"""
+        """Check for missing images and results; called by a steady timer."""
         for camera in self._cameras:
             camera.tick()
 
     def report(self) -> list[DiagnosticStatus]:
-        """Of every camera; called once a second."""
+        """The diagnostics of all cameras; called once a second."""
         now, values = time.monotonic(), self._live()
         return [status for report in self._reports for status in report.report(now, values)]
 
-    def judge_by(self, settings: MonitorSettings) -> None:
-        """From the next frame on."""
+    def apply_settings(self, settings: MonitorSettings) -> None:
+        """Update the monitors, effective with the next frame."""
         for camera in self._cameras:
             camera.monitor.settings = settings

@@ -1,4 +1,4 @@
-"""The alerts of one camera, in the order of their verdicts."""
+"""Publishes the alerts of one camera in the order of their verdicts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from std_msgs.msg import Header
 from penumbra.bundle import Bundle
 from penumbra.vehicle.monitor import Level, Verdict
 from penumbra.vehicle.node.alerts import alert_message
+from penumbra.vehicle.node.logs import LOG_PERIOD
 
 if TYPE_CHECKING:
     from rclpy.impl.rcutils_logger import RcutilsLogger
 
-OFTEN = 10.0  # seconds between two log lines of one kind
-
 
 class AlertChannel:
-    """Publishes verdicts. One that a later verdict has overtaken is never published.
+    """Publishes verdicts, and discards those that a later one has overtaken.
 
-    So the last alert on the topic is the last verdict of the monitor, whichever thread was faster.
+    The last alert on the topic is therefore the last verdict, whichever thread was faster.
     """
 
     def __init__(
@@ -30,16 +29,16 @@ class AlertChannel:
     ) -> None:
         self._node, self._log, self._publisher, self._bundle = node, log, publisher, bundle
         self._lock = Lock()
-        self._last = 0  # number of the last verdict that was published
+        self._last = 0  # number of the last published verdict
         self._frame_id = ""
         self._open = True
 
     def publish(
         self, verdict: Verdict | None, header: Header | None = None, size: tuple[int, int] = (0, 0)
     ) -> None:
-        """The alert of a frame with its header, or of no frame (STARTING, STALE); None is none.
+        """Publish a verdict, with the header of its frame if it has one; None is ignored.
 
-        `size` is the height and width of the map that was judged.
+        `size` is the height and width of the judged map.
         """
         if verdict is None:
             return
@@ -53,10 +52,10 @@ class AlertChannel:
             self._frame_id = header.frame_id
             self._publisher.publish(alert_message(verdict, header, self._bundle, size))
         if verdict.level == Level.STALE:
-            self._log.warning(f"STALE: {verdict.reason}", throttle_duration_sec=OFTEN)
+            self._log.warning(f"STALE: {verdict.reason}", throttle_duration_sec=LOG_PERIOD)
 
     def close(self, verdict: Verdict | None) -> None:
-        """Publish the last verdict; nothing is published after it."""
+        """Publish a last verdict; later ones are discarded."""
         self.publish(verdict)
         with self._lock:
             self._open = False

@@ -1,4 +1,4 @@
-"""From parameters and bundle to the monitor's settings, and from a verdict to its message."""
+"""The monitor's settings from parameters and bundle, and the message of a verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penumbra_msgs.msg import OodAlert, OodCause, OodRegion
 
 
 def monitor_settings(values: Values, bundle: Bundle) -> MonitorSettings:
-    """The parameters under `ood`; a 0 there means the bundle's own value."""
+    """The parameters under `ood`; 0 selects the value of the bundle."""
     fitted = bundle.thresholds
     return MonitorSettings(
         frame_threshold=values["ood.frame_threshold"] or (fitted.frame if fitted else None),
@@ -29,21 +29,21 @@ def monitor_settings(values: Values, bundle: Bundle) -> MonitorSettings:
 
 
 def never_alerts(values: Values) -> str | None:
-    """Why no frame can ever raise an ALERT with these parameters; None if one can."""
+    """Why these parameters prevent every ALERT; None if they do not."""
     rate, gap = values["rate_limit"], values["ood.stale_after"]
     if not 0 < rate * gap < 1:
         return None
     return (
         f"rate_limit {rate:g} Hz leaves {1 / rate:g} s between two frames, more than "
-        f"ood.stale_after ({gap:g} s): each is STALE before the next comes, and no ALERT can be "
-        "raised; raise ood.stale_after"
+        f"ood.stale_after ({gap:g} s): the level is STALE before the next frame, and no ALERT can "
+        "be raised; increase ood.stale_after"
     )
 
 
 def colour_top(bundle: Bundle, values: Values) -> float:
-    """Of the judged map, the value at the upper end of the colour map.
+    """The value of the judged map at the upper end of the colour map.
 
-    It does not depend on the frame, so that colours compare over time.
+    It does not depend on the frame, so that colours are comparable over time.
     """
     if unit(bundle) == "nat":
         return math.log(len(bundle.classes))  # all classes equally probable
@@ -53,7 +53,7 @@ def colour_top(bundle: Bundle, values: Values) -> float:
 
 
 def uncertainty_top(bundle: Bundle, judged_top: float) -> float:
-    """The same of the uncertainty, where another map is judged."""
+    """The uncertainty at the upper end of the colour map; differs if another map is judged."""
     fitted = bundle.thresholds
     if fitted is None or fitted.map == "uncertainty":
         return judged_top
@@ -61,7 +61,7 @@ def uncertainty_top(bundle: Bundle, judged_top: float) -> float:
 
 
 def unit(bundle: Bundle) -> str:
-    """Of the judged map."""
+    """The unit of the judged map."""
     if bundle.depth is not None:
         return "m"
     return "nat" if bundle.thresholds is not None and bundle.thresholds.map == "entropy" else "1"
@@ -70,7 +70,7 @@ def unit(bundle: Bundle) -> str:
 def alert_message(
     verdict: Verdict, header: Header, bundle: Bundle, size: tuple[int, int]
 ) -> OodAlert:
-    """The message; `size` is the height and width of the judged map, zero if there is none."""
+    """The message of a verdict; `size` is the height and width of the judged map, or zero."""
     return OodAlert(
         header=header,
         level=int(verdict.level),
@@ -111,7 +111,7 @@ def alert_message(
 
 
 def model_name(bundle: Bundle) -> str:
-    """Name and checksum, as the messages have it."""
+    """Name and checksum of the bundle, as in messages."""
     return f"{bundle.name}@{bundle.sha256[:8]}"
 
 

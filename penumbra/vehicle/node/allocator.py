@@ -1,18 +1,18 @@
-"""Keep the memory of one frame for the next."""
+"""Reuse of memory from frame to frame."""
 
 from __future__ import annotations
 
 import ctypes
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-LARGEST = 32 << 20  # bytes: the most that glibc takes
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+LARGEST = 32 << 20  # bytes: the maximum that glibc accepts
 
 
 def keep_memory() -> None:
-    """Tell malloc not to give freed images back to the system, only to ask for them again.
+    """Make malloc keep freed images instead of returning them to the system.
 
-    Every new page of every array costs a page fault: measured at 1242x375, that was half of the
-    node's time. Elsewhere than with glibc nothing is done.
+    Otherwise every new page of every array costs a page fault: half of the node's time, measured
+    at 1242x375. Has no effect without glibc.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "gnu_get_libc_version"):

@@ -1,4 +1,4 @@
-"""One camera: its latest image goes through the pipeline in a thread, and the results go out."""
+"""One camera: a thread processes its latest image and publishes the results."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from penumbra.vehicle.node.alerts import model_name, monitor_settings
 from penumbra.vehicle.node.camera_calibration import CameraCalibration
 from penumbra.vehicle.node.engine_supervisor import EngineState, EngineSupervisor
 from penumbra.vehicle.node.frame_counts import Counts, Timings
-from penumbra.vehicle.node.intake import OFTEN, Arrived, Intake
+from penumbra.vehicle.node.intake import Arrived, Intake
+from penumbra.vehicle.node.logs import LOG_PERIOD
 from penumbra.vehicle.node.outputs import Outputs, ProcessedFrame
 from penumbra.vehicle.node.parameters import Values
 from penumbra.vehicle.runners import RunnerError
 from penumbra_msgs.msg import FrameStats
 
-UNCALIBRATED_FRAMES = 10  # after so many without a CameraInfo none is to be expected
+UNCALIBRATED_FRAMES = 10  # frames without a CameraInfo after which to warn
 
 
 class CameraStream:
-    """From `open` to `close`: a worker takes the latest image from the intake and publishes.
+    """From `open` to `close`, a worker thread takes the latest image and publishes its results.
 
-    `live` gives the current values of the parameters.
+    `live` returns the current parameter values.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class CameraStream:
         self._intake = Intake(node, self._log, self.counts, live)
         self.calibration = CameraCalibration(node, self._log, self.counts, bundle.depth)
         self._alerts = AlertChannel(node, self._log, outputs.alerts, bundle)
-        self._judging = False  # the engine has run since `open`
+        self._judging = False  # whether the engine has run since `open`
         self._starting = Lock()  # guards `_judging`
         self._last_header = Header()
         self._last_stats = 0.0
@@ -63,7 +64,7 @@ class CameraStream:
         self._thread = Thread(target=self._work, name=f"camera {name}".strip(), daemon=True)
 
     def open(self) -> None:
-        """Say STARTING, subscribe, begin to work."""
+        """Publish STARTING, subscribe, start the worker."""
         values = self._live()
         self._alerts.publish(self.monitor.start(time.monotonic(), "the engine is starting"))
         self._intake.open(self._topic(values["image_topic"]))
@@ -72,22 +73,22 @@ class CameraStream:
             self.calibration.open(topic, self._intake.topic, values)
         self._thread.start()
 
-    def close(self, patience: float, reason: str) -> bool:
-        """End it, and say STALE; True if the thread ended within `patience` seconds.
+    def close(self, timeout: float, reason: str) -> bool:
+        """Stop, and publish STALE; True if the thread ended within `timeout` seconds.
 
-        If it did not, it is in the middle of an image, of which nothing will be published.
+        If not, it is still processing an image, whose results will not be published.
         """
         self.calibration.close()
         self._intake.close()
         self._alerts.close(self.monitor.fail(reason))
         with self._publishing:
             self._open = False
-        if self._thread.ident is not None:  # it was opened to the end
-            self._thread.join(patience)
+        if self._thread.ident is not None:  # `open` did not fail
+            self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def tick(self) -> None:
-        """Called by a steady timer: STALE, and a sign of life while nothing is processed."""
+        """Publish STALE if due, and stats while idle; called by a steady timer."""
         now, status = time.monotonic(), self._engine.status
         if status.state in (EngineState.FAILED, EngineState.GIVEN_UP):
             self._alerts.publish(self.monitor.fail(status.text))
@@ -99,7 +100,7 @@ class CameraStream:
             self._publish_stats(now)
 
     def _start_judging(self, now: float) -> Verdict | None:
-        """Once, when the engine runs: by the timer, or before the first image if that is sooner."""
+        """Restart the monitor once the engine runs; called by the timer and by the first image."""
         with self._starting:
             if self._judging:
                 return None
@@ -107,11 +108,11 @@ class CameraStream:
             return self.monitor.start(now, "the engine runs; waiting for the first image")
 
     def _topic(self, pattern: str) -> str:
-        here = pattern if self.name else pattern.replace("{camera}/", "")
-        return here.replace("{camera}", self.name)
+        topic = pattern if self.name else pattern.replace("{camera}/", "")
+        return topic.replace("{camera}", self.name)
 
     def _work(self) -> None:
-        """The thread: wait for an image and for the engine, then take the latest."""
+        """The worker: wait for an image and the engine, then process the latest image."""
         while self._intake.wait() and self._engine.wait_until_ready():
             arrived = self._intake.take()
             if arrived is None:
@@ -120,12 +121,12 @@ class CameraStream:
                 self._process(arrived)
             except ConversionError as error:
                 self._drop("invalid", error, error.reason)
-            except RunnerError as error:  # the supervisor knows, and starts the engine again
+            except RunnerError as error:  # the supervisor restarts the engine
                 self._drop("failed", error)
                 self._alerts.publish(self.monitor.fail(f"the runner failed: {error}"))
             except PenumbraError as error:
                 self._drop("invalid", error, "other")
-            except Exception:  # a defect, which must not end the thread: report it and go on
+            except Exception:  # a defect, which must not end the thread
                 self._drop("failed", RuntimeError(traceback.format_exc()))
 
     def _process(self, arrived: Arrived) -> None:
@@ -134,7 +135,7 @@ class CameraStream:
         convert = conversions.compressed_image_of if compressed else conversions.image_of
         image = convert(message, self._bundle.input.channel_order)
         info, camera = self.calibration.info, self.calibration.camera
-        self._start_judging(time.monotonic())  # if the timer has not: the alert is this frame's
+        self._start_judging(time.monotonic())  # no alert: that of this frame follows
         converted = time.monotonic()
         result = self._engine.process(image, camera, self.monitor)
         processed = time.monotonic()
@@ -142,7 +143,7 @@ class CameraStream:
             if not self._open:
                 return
             self._last_header = message.header
-            # The alert first: it is the most urgent.
+            # The alert first, as the most urgent output.
             self._alerts.publish(result.verdict, message.header, result.judged.shape)
             self._outputs.publish(
                 ProcessedFrame(self._bundle, message.header, result, camera, info, values)
@@ -159,16 +160,16 @@ class CameraStream:
             total_ms=(done - arrived.at) * 1e3,
         )
         with self.counts.lock:
-            self.counts.done(done, timings)
+            self.counts.add_result(done, timings)
             settled = self.counts.processed == UNCALIBRATED_FRAMES
-        if settled and (complaint := self.calibration.guesses_focal_length()):
-            self._log.warning(complaint)
+        if settled and (warning := self.calibration.missing_focal_length()):
+            self._log.warning(warning)
         self._publish_stats(done)
 
     def _drop(self, why: str, error: Exception, reason: str | None = None) -> None:
         with self.counts.lock:
-            self.counts.lost(why, error, reason)
-        self._log.error(f"lost an image: {error}", throttle_duration_sec=OFTEN)
+            self.counts.add_drop(why, error, reason)
+        self._log.error(f"dropped an image: {error}", throttle_duration_sec=LOG_PERIOD)
 
     def _publish_stats(self, now: float) -> None:
         status, counts = self._engine.status, self.counts

@@ -1,4 +1,4 @@
-"""The CameraInfo of one camera: the focal length that gives depth its scale."""
+"""The camera calibration of one camera, whose focal length sets the scale of depth."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from penumbra.vehicle.conversions import ConversionError
 from penumbra.vehicle.geometry import PinholeCamera
 from penumbra.vehicle.node import qos
 from penumbra.vehicle.node.frame_counts import Counts
+from penumbra.vehicle.node.logs import LOG_PERIOD
 from penumbra.vehicle.node.parameters import Values
 
 if TYPE_CHECKING:
     from rclpy.impl.rcutils_logger import RcutilsLogger
 
-OFTEN = 10.0  # seconds between two log lines of one kind
-FOCAL_TOLERANCE = 0.05  # of the focal length per width that the model was trained with
+FOCAL_TOLERANCE = 0.05  # relative to the focal length of the training data
 
 
 class CameraCalibration:
-    """The latest CameraInfo, and warnings about what does not fit the model.
+    """The latest CameraInfo, with warnings if it does not match the model.
 
-    `depth` is the scale of a depth bundle, None for segmentation.
+    `depth` is the scale of a depth bundle; None for segmentation.
     """
 
     def __init__(
@@ -34,25 +34,25 @@ class CameraCalibration:
     ) -> None:
         self._node, self._log, self._counts, self._depth = node, log, counts, depth
         self._subscription: Subscription | None = None
-        self._is_rectified = False  # by the name of the image topic
+        self._is_rectified = False  # according to the name of the image topic
         self._info: CameraInfo | None = None
-        self._focal_seen: float | None = None
+        self._last_focal: float | None = None
 
     def open(self, topic: str, image_topic: str, values: Values) -> None:
-        """Subscribe; `image_topic` tells whether images are rectified."""
+        """Subscribe; the name `image_topic` shows whether images are rectified."""
         self._is_rectified = "rect" in image_topic
         self._subscription = self._node.create_subscription(
             CameraInfo, topic, self._receive, qos.profile(values, "input")
         )
 
     def close(self) -> None:
-        """End the subscription; what was received is kept."""
+        """End the subscription; the last CameraInfo is kept."""
         if self._subscription is not None:
             self._node.destroy_subscription(self._subscription)
 
     @property
     def is_needed(self) -> bool:
-        """Whether outputs depend on it: depth does."""
+        """Whether outputs depend on the calibration, as depth does."""
         return self._depth is not None
 
     @property
@@ -62,19 +62,19 @@ class CameraCalibration:
 
     @property
     def camera(self) -> PinholeCamera | None:
-        """The focal length of `info`; None if there is none."""
+        """The focal length of `info`; None if unknown."""
         return None if self._info is None else camera_of(self._info)
 
-    def guesses_focal_length(self) -> str | None:
-        """What is missing for depth in metres; None if nothing is, or for segmentation."""
+    def missing_focal_length(self) -> str | None:
+        """A warning if depth lacks the focal length; None if it is known or not needed."""
         if self._depth is None or self.camera is not None:
             return None
         where = "no CameraInfo"
         if self._subscription is not None:
             where = f"no CameraInfo with a focal length on {self._subscription.topic_name}"
         return (
-            f"{where}: metres are right only for a camera like the one of the training, of focal "
-            f"length {self._depth.focal_per_width:.3f} image widths; set camera_info_topic"
+            f"{where}: depth assumes the focal length of the training data, "
+            f"{self._depth.focal_per_width:.3f} image widths; set camera_info_topic"
         )
 
     def _receive(self, info: CameraInfo) -> None:
@@ -84,25 +84,25 @@ class CameraCalibration:
             self._info = None
             with self._counts.lock:
                 self._counts.invalid[error.reason] += 1
-            self._log.warning(f"ignored a CameraInfo: {error}", throttle_duration_sec=OFTEN)
+            self._log.warning(f"ignored a CameraInfo: {error}", throttle_duration_sec=LOG_PERIOD)
             return
         self._info = info
         camera = self.camera
         focal = None if camera is None else camera.focal_per_width
-        if focal == self._focal_seen:
+        if focal == self._last_focal:
             return
-        self._focal_seen = focal
+        self._last_focal = focal
         if any(info.d) and not self._is_rectified:
             self._log.warning(
-                "the image is not rectified (CameraInfo has distortion), and the network was "
+                "the image is not rectified (CameraInfo has distortion), but the network was "
                 "trained on rectified images: subscribe to image_rect"
             )
         if self._depth is not None and focal is not None:
-            off = focal / self._depth.focal_per_width - 1
-            if abs(off) > FOCAL_TOLERANCE:
+            deviation = focal / self._depth.focal_per_width - 1
+            if abs(deviation) > FOCAL_TOLERANCE:
                 self._log.warning(
-                    f"the camera's focal length is {focal:.3f} image widths, {abs(off):.0%} "
-                    f"{'more' if off > 0 else 'less'} than the model was trained with "
-                    f"({self._depth.focal_per_width:.3f}): depth may be off; crop the image, or "
-                    "train for this camera"
+                    f"the focal length is {focal:.3f} image widths, {abs(deviation):.0%} "
+                    f"{'more' if deviation > 0 else 'less'} than in training "
+                    f"({self._depth.focal_per_width:.3f}): depth may be inaccurate; crop the "
+                    "image, or train for this camera"
                 )

@@ -1,4 +1,4 @@
-"""What `configure` reads and checks before anything is made."""
+"""Validation of the configuration, before the node creates anything."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from penumbra.vehicle.runners import RunnerSettings
 
 
 def verified_bundle(values: Values, task: str) -> Bundle:
-    """The bundle, whole, and of the task whose defaults the node started with."""
+    """Load the bundle; its task must be the one whose defaults the node declared."""
     bundle = load_bundle(bundle_folder(values["bundle"]))
     if bundle.task != task:
         raise PenumbraError(
-            f"{bundle.name} is for {bundle.task} and this node was started for {task}: start it "
+            f"{bundle.name} is for {bundle.task}, but this node was started for {task}: start it "
             f"with the bundle (-p bundle:={values['bundle']})"
         )
     return bundle
 
 
 def camera_names(values: Values) -> list[str]:
-    """One without a name, or several with names of their own."""
+    """The names of the cameras; an empty name for a single unnamed camera."""
     names: list[str] = values["cameras"].split(",")
     if len(set(names)) < len(names):
-        raise PenumbraError(f"cameras is {values['cameras']}: give each another name")
+        raise PenumbraError(f"cameras is {values['cameras']}: give each a unique name")
     if len(names) > 1 and "{camera}" not in values["image_topic"]:
         raise PenumbraError(
-            f"image_topic is {values['image_topic']} for {len(names)} cameras: put {{camera}} "
-            "where their names differ"
+            f"image_topic is {values['image_topic']} for {len(names)} cameras: use {{camera}} "
+            "in place of the camera's name"
         )
     return names
 
 
 def make_pipeline(values: Values, bundle: Bundle) -> Pipeline:
-    """Not active yet: that can take as long as building an engine does."""
+    """Create the pipeline, inactive: activating it may build an engine, which takes minutes."""
     cache = values["engine_cache_dir"]
     settings = RunnerSettings(
         threads=values["threads"],
@@ -54,10 +54,10 @@ def _image_size(text: str, bundle: Bundle) -> tuple[int, int] | None:
     if not text:
         return None
     width, height = width_and_height(text, "image_size")
-    takes = bundle.input
-    if takes.height not in (None, height) or takes.width not in (None, width):
+    spec = bundle.input
+    if spec.height not in (None, height) or spec.width not in (None, width):
         raise PenumbraError(
-            f"image_size is {text} and {bundle.name} takes {takes.width}x{takes.height}: leave "
+            f"image_size is {text}, but {bundle.name} expects {spec.width}x{spec.height}: leave "
             "image_size empty"
         )
     return height, width

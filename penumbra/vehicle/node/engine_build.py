@@ -1,7 +1,7 @@
-"""Build an engine in a child process, which can be ended at any moment and leaves nothing behind.
+"""Builds an engine in a child process, which can be killed at any time.
 
-TensorRT builds for minutes, cannot be interrupted at will and may run out of memory; none of that
-should happen to the node. The child reports its progress as lines of JSON.
+A TensorRT build takes minutes, cannot be interrupted at will and may run out of memory, none of
+which may affect the node. The child reports its progress as lines of JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penumbra.vehicle.runners.settings import Progress, RunnerError
 
 
 class EngineBuild:
-    """One build under way: `run` waits for its end, `cancel` (from any thread) is that end."""
+    """A running build: `run` waits for its end, `cancel` (from any thread) ends it."""
 
     def __init__(self, engine: Engine) -> None:
         order = {
@@ -36,11 +36,11 @@ class EngineBuild:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # a Ctrl-C in the terminal is for the node to pass on
+            start_new_session=True,  # so that Ctrl-C reaches only the node
         )
 
     def run(self, progress: Progress) -> None:
-        """Pass the child's progress on until it has built; RunnerError with its reason if not."""
+        """Wait for the build and forward its progress; RunnerError if it fails."""
         reason = None
         with self._child as child:
             for line in child.stdout or ():
@@ -49,16 +49,16 @@ class EngineBuild:
                 if reason is None:
                     progress(report["progress"], report["phase"])
         if child.returncode:
-            ending = f"the build ended with code {child.returncode}, see its output in the log"
-            raise RunnerError(reason or ending)
+            default = f"the build exited with code {child.returncode}, see its output in the log"
+            raise RunnerError(reason or default)
 
     def cancel(self) -> None:
-        """End the build at once; `run` then raises."""
+        """Kill the build; `run` then raises."""
         self._child.kill()
 
 
 def main(arguments: Sequence[str]) -> int:
-    """What the child does: its only argument says what to build."""
+    """Entry point of the child; its only argument describes the engine."""
     report = _reporter()
     order: dict[str, Any] = json.loads(arguments[0])
     try:
@@ -75,9 +75,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _reporter() -> Callable[..., None]:
-    """Writes lines of JSON to what was standard output, which now leads to standard error.
+    """A function that writes lines of JSON to the original standard output.
 
-    So nothing that a library prints gets between the lines.
+    Standard output itself is redirected to standard error, so that no output of a library
+    interleaves with these lines.
     """
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

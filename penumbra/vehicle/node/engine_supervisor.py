@@ -1,7 +1,7 @@
-"""Get the engine ready without holding anybody up, and start it again when it fails.
+"""Starts the engine without blocking, and restarts it if it fails.
 
-A thread of its own does what takes long: a missing engine is built in a child process, then the
-model is loaded. Whoever has an image asks `wait_until_ready`, then `process`.
+A thread builds a missing engine in a child process, then loads the model. Cameras call
+`wait_until_ready`, then `process`.
 """
 
 from __future__ import annotations
@@ -26,71 +26,71 @@ from penumbra.vehicle.runners.engine import Engine
 log = logging.getLogger(__name__)
 
 RESTARTS = 3
-STEADY_FRAMES = 10  # so many results in a row, and earlier failures are forgotten
+STEADY_FRAMES = 10  # consecutive results after which earlier failures no longer count
 
 
 class EngineState(Enum):
-    """Of the engine."""
+    """The states of the engine."""
 
     STARTING = "starting"
     RUNNING = "running"
-    FAILED = "failed"  # will be started again
+    FAILED = "failed"  # will be restarted
     GIVEN_UP = "given up"
     STOPPED = "stopped"
 
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """How it is with the engine, for people and for ~/stats."""
+    """The status of the engine, for logs, diagnostics and ~/stats."""
 
     state: EngineState
     text: str
-    progress: float  # 0 to 1; NaN where it cannot be told
+    progress: float  # 0 to 1; NaN if unknown
 
 
 class EngineSupervisor:
-    """Owns a pipeline from `start` to `stop`; every method may be called from any thread."""
+    """Owns a pipeline from `start` to `stop`. Thread-safe."""
 
     def __init__(self, pipeline: Pipeline, restart_pause: Callable[[], float]) -> None:
         self._pipeline = pipeline
         self._restart_pause = restart_pause
         self._status = EngineStatus(EngineState.STARTING, "starting", 0.0)
-        self._change = Condition()  # guards all below and the status
+        self._change = Condition()  # guards the status and all below
         self._build: EngineBuild | None = None
         self._failures = 0  # in a row
         self._successes = 0  # since the last failure
-        self._thread = Thread(target=self._keep, name="engine", daemon=True)
+        self._thread = Thread(target=self._run, name="engine", daemon=True)
 
     @property
     def status(self) -> EngineStatus:
-        """The state of the engine, as of now."""
+        """The current status."""
         return self._status
 
     @property
     def description(self) -> str:
-        """What executes the bundle, once it runs."""
+        """The runner that executes the bundle; empty while the engine is not running."""
         return self._pipeline.description if self.status.state is EngineState.RUNNING else ""
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the engine; does not block."""
         self._thread.start()
 
-    def stop(self, patience: float) -> bool:
-        """End everything; True if that was done within `patience` seconds.
+    def stop(self, timeout: float) -> bool:
+        """Stop the engine; True if it stopped within `timeout` seconds.
 
-        Loading a model cannot be interrupted: where it takes longer, the thread ends by itself
-        when that is done, and releases what it loaded.
+        Loading a model cannot be interrupted: the thread may outlive the timeout, then releases the
+        model and ends.
         """
         with self._change:
             self._set(EngineState.STOPPED, "stopped", math.nan)
             if self._build is not None:
                 self._build.cancel()
         if self._thread.ident is not None:  # it was started
-            self._thread.join(patience)
+            self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def wait_until_ready(self) -> bool:
-        """True as soon as the engine runs, False if it never will again."""
+        """Wait for the engine; False if it is stopped or given up."""
         with self._change:
             self._change.wait_for(
                 lambda: (
@@ -103,15 +103,15 @@ class EngineSupervisor:
     def process(
         self, image: np.ndarray, camera: PinholeCamera | None, monitor: Monitor
     ) -> FrameResult:
-        """See one image; RunnerError if the engine failed, and is being started again."""
+        """Process one image; RunnerError if the engine failed, in which case it is restarted."""
         try:
             result = self._pipeline.process(image, camera, monitor)
         except RunnerError as error:
             self._failed(error)
             raise
-        except PenumbraError:  # the image's or the camera's fault
+        except PenumbraError:  # invalid image or camera calibration
             raise
-        except Exception as error:  # whatever a backend raises, such as MemoryError
+        except Exception as error:  # any error of a backend, such as MemoryError
             failure = RunnerError(f"{type(error).__name__}: {' '.join(str(error).split())}")
             self._failed(failure)
             raise failure from error
@@ -122,25 +122,25 @@ class EngineSupervisor:
         return result
 
     def _failed(self, error: Exception) -> None:
-        """Note a failure, once for all images that were under way."""
+        """Record a failure, once for all images that were running."""
         with self._change:
             if self._status.state is EngineState.RUNNING:
                 self._failures += 1
                 self._successes = 0
                 self._set(EngineState.FAILED, f"the runner failed: {error}", math.nan)
 
-    def _keep(self) -> None:
-        """The thread: start, wait for a failure, pause, start again."""
+    def _run(self) -> None:
+        """The thread: start, wait for a failure, pause, restart."""
         while self._start_once():
             with self._change:
                 self._change.wait_for(lambda: self._status.state is not EngineState.RUNNING)
             self._pipeline.deactivate()
-            if not self._may_start_again():
+            if not self._may_restart():
                 break
         self._pipeline.deactivate()
 
     def _start_once(self) -> bool:
-        """Bring the engine up; False if it was stopped. A failure leads to FAILED, or GIVEN_UP."""
+        """Start the engine, with restarts; False if it was stopped or given up."""
         while True:
             if not self._begin("loading the model"):
                 return False
@@ -149,12 +149,12 @@ class EngineSupervisor:
                 if not self._begin("loading the model"):
                     return False
                 self._pipeline.activate()
-            except Exception as error:  # a defect in a backend must not leave STARTING for ever
+            except Exception as error:  # any error of a backend: STARTING must not last forever
                 reason = error if isinstance(error, PenumbraError) else repr(error)
                 with self._change:
                     self._failures += 1
                     self._set(EngineState.FAILED, f"the engine does not start: {reason}", math.nan)
-                if self._may_start_again():
+                if self._may_restart():
                     continue
                 return False
             with self._change:
@@ -165,7 +165,7 @@ class EngineSupervisor:
             return self._set(EngineState.STARTING, text, math.nan)
 
     def _build_missing_engine(self) -> None:
-        """In a child; where the runner is to be found, one whose engine fails is out of it."""
+        """Build a missing engine; in automatic mode, exclude runners whose build fails."""
         selector = self._pipeline.selector
         while (needed := selector.missing_engine()) is not None:
             try:
@@ -183,7 +183,7 @@ class EngineSupervisor:
             if not self._set(EngineState.STARTING, what, 0.0):
                 return
             self._build = build = EngineBuild(needed)
-        log.info("%s; this is done once and can take minutes", what)
+        log.info("%s; this is done once and may take minutes", what)
 
         def progress(fraction: float, phase: str) -> None:
             with self._change:
@@ -197,8 +197,8 @@ class EngineSupervisor:
             with self._change:
                 self._build = None
 
-    def _may_start_again(self) -> bool:
-        """After the pause that is due; False if stopped meanwhile, or after the last restart."""
+    def _may_restart(self) -> bool:
+        """Pause before a restart; False if stopped meanwhile, or if no restarts are left."""
         with self._change:
             if self._status.state is EngineState.STOPPED:
                 return False
@@ -217,7 +217,7 @@ class EngineSupervisor:
             )
 
     def _set(self, state: EngineState, text: str, progress: float) -> bool:
-        """Change the status, with the lock held; False once it is STOPPED, which is for good."""
+        """Change the status, with the lock held; False once it is STOPPED, which is final."""
         if self._status.state is not EngineState.STOPPED:
             self._status = EngineStatus(state, text, progress)
             self._change.notify_all()

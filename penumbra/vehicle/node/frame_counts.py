@@ -1,4 +1,4 @@
-"""Counters and latencies of one camera's images."""
+"""Counters, rates and latencies of one camera's images."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from dataclasses import dataclass, field
 from statistics import median
 from threading import Lock
 
-WINDOW = 5.0  # seconds that a rate looks back
+WINDOW = 5.0  # seconds over which a rate is averaged
 
 
 class Rate:
-    """Events per second, over the last seconds."""
+    """Events per second, averaged over WINDOW."""
 
     def __init__(self, since: float) -> None:
         self._since = since
         self._times: deque[float] = deque()
 
-    def note(self, now: float) -> None:
+    def add(self, now: float) -> None:
         """Count one event."""
         self._times.append(now)
-        self._forget(now)
+        self._expire(now)
 
     def at(self, now: float) -> float:
-        """The rate, seen from `now`."""
-        self._forget(now)
+        """The rate at time `now`."""
+        self._expire(now)
         return len(self._times) / max(min(WINDOW, now - self._since), 0.1)
 
-    def _forget(self, now: float) -> None:
+    def _expire(self, now: float) -> None:
         while self._times and self._times[0] < now - WINDOW:
             self._times.popleft()
 
 
 @dataclass
 class Timings:
-    """Where the time of the last processed image went, in milliseconds; as in FrameStats."""
+    """Stage times of the last processed image in milliseconds, as in FrameStats."""
 
     age_ms: float = math.nan
     wait_ms: float = math.nan
@@ -48,14 +48,14 @@ class Timings:
 
 @dataclass
 class Counts:
-    """Since the camera was opened. Hold `lock` to change them, or to read several at once."""
+    """Counts since the camera was opened. Hold `lock` to change them or to read several."""
 
-    since: float  # of a steady clock, as all times here
+    since: float  # steady clock, as all times here
     received: int = 0
     processed: int = 0
     dropped: Counter[str] = field(default_factory=Counter)  # busy, old, rate, invalid, failed
-    invalid: Counter[str] = field(default_factory=Counter)  # by the conversion's reason
-    last_complaint: str = ""  # of a conversion
+    invalid: Counter[str] = field(default_factory=Counter)  # by reason of the conversion
+    last_error: str = ""  # of a conversion
     last_arrival: float = math.nan
     timings: Timings = field(default_factory=Timings)
     totals: deque[float] = field(default_factory=lambda: deque(maxlen=50))  # seconds
@@ -64,26 +64,26 @@ class Counts:
         self.lock = Lock()
         self.input_rate, self.output_rate = Rate(self.since), Rate(self.since)
 
-    def arrived(self, now: float) -> None:
-        """Count an image that came in."""
+    def add_arrival(self, now: float) -> None:
+        """Count an image that arrived."""
         self.received += 1
         self.last_arrival = now
-        self.input_rate.note(now)
+        self.input_rate.add(now)
 
-    def lost(self, why: str, error: Exception, reason: str | None = None) -> None:
-        """`why` as in `dropped`; `reason` if the image itself is at fault, as in `invalid`."""
+    def add_drop(self, why: str, error: Exception, reason: str | None = None) -> None:
+        """Count a dropped image: `why` as in `dropped`, `reason` as in `invalid`."""
         self.dropped[why] += 1
         if reason is not None:
             self.invalid[reason] += 1
-            self.last_complaint = str(error)
+            self.last_error = str(error)
 
-    def done(self, now: float, timings: Timings) -> None:
+    def add_result(self, now: float, timings: Timings) -> None:
         """Count an image whose results were published."""
         self.processed += 1
         self.timings = timings
         self.totals.append(timings.total_ms / 1e3)
-        self.output_rate.note(now)
+        self.output_rate.add(now)
 
     def median_latency(self) -> float:
-        """Seconds; NaN before the first result."""
+        """Median latency in seconds; NaN before the first result."""
         return median(self.totals) if self.totals else math.nan

@@ -1,4 +1,4 @@
-"""Images of one camera as they arrive: refused, dropped and counted, or handed to the worker."""
+"""Receives the images of one camera: checks, drops and counts them, and keeps the latest."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ from penumbra.vehicle import conversions
 from penumbra.vehicle.conversions import ConversionError
 from penumbra.vehicle.node import qos
 from penumbra.vehicle.node.frame_counts import Counts
+from penumbra.vehicle.node.logs import LOG_PERIOD
 from penumbra.vehicle.node.mailbox import Mailbox
 from penumbra.vehicle.node.parameters import Values
 
 if TYPE_CHECKING:
     from rclpy.impl.rcutils_logger import RcutilsLogger
 
-OFTEN = 10.0  # seconds between two log lines of one kind
-
 
 @dataclass(frozen=True)
 class Arrived:
-    """An image message, with its arrival by the steady clock and its age by the node's clock."""
+    """An image message, its arrival time (steady clock) and its age then (node's clock)."""
 
     message: Image | CompressedImage
     at: float
     age: float
 
     def age_at(self, now: float) -> float:
-        """Its age when the steady clock reads `now`."""
+        """The age at time `now` of the steady clock."""
         return self.age + now - self.at
 
 
 class Intake:
-    """Keeps the latest valid image. Callbacks only check its header and leave it in a mailbox.
+    """Keeps the latest valid image. Callbacks only check its header and put it in a mailbox.
 
-    An image that cannot be decoded never enters the mailbox: it would replace a good one.
+    An invalid image never enters the mailbox, where it would replace a valid one.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Intake:
         self._node, self._log, self._counts, self._live = node, log, counts, live
         self._mailbox: Mailbox[Arrived] = Mailbox()
         self._subscription: Subscription | None = None
-        self._due = 0.0  # when the rate limit lets the next image pass
+        self._due = 0.0  # time from which the rate limit accepts the next image
 
     @property
     def topic(self) -> str:
@@ -68,17 +67,17 @@ class Intake:
         self._log.info(f"waiting for images on {self.topic}")
 
     def close(self) -> None:
-        """End the subscription, and whoever waits for an image."""
+        """End the subscription, and wake up the waiting thread."""
         if self._subscription is not None:
             self._node.destroy_subscription(self._subscription)
         self._mailbox.close()
 
     def wait(self) -> bool:
-        """True as soon as there is an image, False once closed."""
+        """Wait for an image; False once closed."""
         return self._mailbox.wait()
 
     def take(self) -> Arrived | None:
-        """The latest image; None if there is none, or if it has become too old meanwhile."""
+        """The latest image; None if there is none, or if it has become too old."""
         arrived = self._mailbox.take()
         if arrived is None or self._is_old(arrived.age_at(time.monotonic()), self._live()):
             return None
@@ -93,13 +92,13 @@ class Intake:
                 conversions.check_image(message)
         except ConversionError as error:
             with counts.lock:
-                counts.arrived(now)
-                counts.lost("invalid", error, error.reason)
-            self._log.error(f"lost an image: {error}", throttle_duration_sec=OFTEN)
+                counts.add_arrival(now)
+                counts.add_drop("invalid", error, error.reason)
+            self._log.error(f"dropped an image: {error}", throttle_duration_sec=LOG_PERIOD)
             return
         arrived = Arrived(message, now, self._age(message))
         with counts.lock:
-            counts.arrived(now)
+            counts.add_arrival(now)
         if self._is_old(arrived.age, values):
             return
         with counts.lock:
@@ -109,31 +108,31 @@ class Intake:
                 counts.dropped["busy"] += 1
 
     def _age(self, message: Image | CompressedImage) -> float:
-        stamp = message.header.stamp  # which may be negative: rclpy's Time would raise
+        stamp = message.header.stamp  # may be negative, for which rclpy's Time raises
         now: int = self._node.get_clock().now().nanoseconds
         return float(now - stamp.sec * 10**9 - stamp.nanosec) / 1e9
 
     def _is_old(self, age: float, values: Values) -> bool:
-        """Whether `max_age` is exceeded; such an image is counted as dropped."""
+        """Whether `max_age` is exceeded; counts the image as dropped if so."""
         if not 0 < values["max_age"] < age:
             return False
         with self._counts.lock:
             self._counts.dropped["old"] += 1
         self._log.warning(
-            f"dropped an image that is {age:.3g} s old (max_age {values['max_age']:g} s): is the "
-            "camera's clock right? For a recording set use_sim_time, or max_age 0",
-            throttle_duration_sec=OFTEN,
+            f"dropped an image that is {age:.3g} s old (max_age {values['max_age']:g} s): check "
+            "the camera's clock; for a recording set use_sim_time, or max_age 0",
+            throttle_duration_sec=LOG_PERIOD,
         )
         return True
 
     def _is_too_soon(self, now: float, rate_limit: float) -> bool:
-        """Whether the rate limit leaves this image out."""
+        """Whether the rate limit drops this image."""
         if rate_limit <= 0:
             return False
         period = 1 / rate_limit
-        self._due = min(self._due, now + period)  # a new limit need not wait for the old
+        self._due = min(self._due, now + period)  # a new limit applies immediately
         if now < self._due:
             return True
-        # From when it was due, not from now: else the jitter of arrivals lowers the rate.
+        # Relative to the due time, not to now: otherwise jitter of arrivals lowers the rate.
         self._due = (self._due if now - self._due < period else now) + period
         return False

@@ -1,4 +1,4 @@
-"""The names of the classes, for whoever reads ~/prediction: latched, and as a parameter."""
+"""The class names of ~/prediction, as a latched topic and as a parameter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PARAMETER = "label_names"
 
 
 class LabelNames:
-    """`~/label_info` (vision_msgs/LabelInfo, where that is installed), and `label_names`."""
+    """The topic `~/label_info` (if vision_msgs is installed) and the parameter `label_names`."""
 
     def __init__(self, node: Node, bundle: Bundle) -> None:
         self._node = node
@@ -20,14 +20,14 @@ class LabelNames:
         if not bundle.classes:
             return
         names = [c.name for c in bundle.classes]
-        # Not read-only, which would keep it from being taken back; the node refuses to set it.
+        # A read-only parameter could not be undeclared; instead the node rejects changes.
         about = ParameterDescriptor(description="Class names by label, from the bundle")
         node.declare_parameter(PARAMETER, names, about, ignore_override=True)
         try:
             from vision_msgs.msg import LabelInfo, VisionClass
         except ImportError:
             node.get_logger().info(
-                f"vision_msgs is not installed: class names only as parameter {PARAMETER}"
+                f"vision_msgs is not installed: class names are only in parameter {PARAMETER}"
             )
             return
         message = LabelInfo(
@@ -38,7 +38,7 @@ class LabelNames:
         self._publisher.publish(message)
 
     def destroy(self) -> None:
-        """With the bundle they go."""
+        """Remove both, together with the bundle."""
         if self._publisher is not None:
             self._node.destroy_publisher(self._publisher)
         if self._node.has_parameter(PARAMETER):

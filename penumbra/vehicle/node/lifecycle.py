@@ -1,4 +1,4 @@
-"""A transition that is not possible is refused; rclpy on Jazzy ends the whole node over it."""
+"""Rejects invalid lifecycle transitions, which end the whole node in rclpy on Jazzy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rclpy.lifecycle import LifecycleNode
 
 
 def refuse_unknown_transitions(node: LifecycleNode) -> None:
-    """Answer `success: false` where rclpy raises out of the executor."""
+    """Respond with `success: false` where rclpy raises from the executor."""
     service = node._service_change_state
     change = service.callback
 
@@ -18,10 +18,10 @@ def refuse_unknown_transitions(node: LifecycleNode) -> None:
         try:
             return change(request, response)
         except rclpy_implementation.RCLError as error:
-            asked = request.transition.label or request.transition.id
+            requested = request.transition.label or request.transition.id
             state = node._state_machine.current_state[1]
             reason = " ".join(str(error).split())
-            node.get_logger().warning(f"no transition {asked} from {state}: {reason}")
+            node.get_logger().warning(f"no transition {requested} from {state}: {reason}")
             response.success = False
             return response
 

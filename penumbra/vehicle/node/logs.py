@@ -1,4 +1,4 @@
-"""What the rest of Penumbra logs, in the node's log."""
+"""Forwards Python's log records to the node's log."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import logging
 
 from rclpy.impl.rcutils_logger import RcutilsLogger
 
+LOG_PERIOD = 10.0  # seconds between two log lines of the same kind
+
 
 class RosHandler(logging.Handler):
-    """Passes Python's log records on to a ROS logger, which decides what is shown."""
+    """Forwards log records to a ROS logger, which filters them by severity."""
 
     def __init__(self, logger: RcutilsLogger) -> None:
         super().__init__(logging.DEBUG)
         self._logger = logger
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log it with the severity it has."""
+        """Log a record with its own severity."""
         text = self.format(record)
-        # One line of code each: rclpy refuses to log at two severities from one.
+        # A separate call each: rclpy does not allow two severities from one line.
         if record.levelno >= logging.ERROR:
             self._logger.error(text)
         elif record.levelno >= logging.WARNING:
@@ -28,7 +30,7 @@ class RosHandler(logging.Handler):
             self._logger.debug(text)
 
     def install(self) -> None:
-        """Take over the log of the package, in place of an earlier node's handler."""
+        """Attach to the log of the package, replacing the handler of an earlier node."""
         package = logging.getLogger("penumbra")
         package.handlers = [h for h in package.handlers if not isinstance(h, RosHandler)]
         package.addHandler(self)

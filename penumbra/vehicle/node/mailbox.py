@@ -1,4 +1,4 @@
-"""Hand over the latest of what comes, from whoever may not wait to whoever is slow."""
+"""Passes the latest item from a callback that must not block to a slower thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 
 
 class Mailbox(Generic[Item]):
-    """Room for one: a newer item takes the place of one that nobody has taken."""
+    """Holds one item; a newer one replaces a pending one."""
 
     def __init__(self) -> None:
         self._item: Item | None = None
@@ -17,26 +17,26 @@ class Mailbox(Generic[Item]):
         self._change = Condition()
 
     def put(self, item: Item) -> Item | None:
-        """Leave `item`; what it replaces, if anything, comes back. Never waits."""
+        """Store `item` and return the one it replaces, if any. Never blocks."""
         with self._change:
             replaced, self._item = self._item, item
             self._change.notify_all()
             return replaced
 
     def wait(self) -> bool:
-        """Wait until something is there to be taken; False once the mailbox is closed."""
+        """Wait for an item; False once the mailbox is closed."""
         with self._change:
             self._change.wait_for(lambda: self._closed or self._item is not None)
             return not self._closed
 
     def take(self) -> Item | None:
-        """What is there now; nothing after closing."""
+        """Remove and return the pending item; None if there is none, or after `close`."""
         with self._change:
             item, self._item = self._item, None
             return None if self._closed else item
 
     def close(self) -> None:
-        """Let go of what is there, and of whoever waits."""
+        """Discard the pending item and wake up waiting threads."""
         with self._change:
             self._closed, self._item = True, None
             self._change.notify_all()

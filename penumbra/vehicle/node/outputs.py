@@ -1,7 +1,7 @@
 """The outputs of one camera: computed and published only while subscribed.
 
-Every output has the stamp and the frame_id of its image. An output that a parameter switches off
-is not computed either.
+Every output has the stamp and frame_id of its image. Outputs disabled by a parameter are not
+computed either.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penumbra_msgs.msg import FrameStats, OodAlert
 
 @dataclass(frozen=True)
 class ProcessedFrame:
-    """One processed image, and what its outputs are made of."""
+    """One processed image, with everything its outputs need."""
 
     bundle: Bundle
     header: Header
@@ -44,19 +44,19 @@ class ProcessedFrame:
 
     @cached_property
     def rgb(self) -> np.ndarray:
-        """The image as the network saw it."""
+        """The input image of the network."""
         if self.bundle.input.channel_order == "rgb":
             return self.result.image
         return cv2.cvtColor(self.result.image, cv2.COLOR_BGR2RGB)
 
     @cached_property
     def colour_top(self) -> float:
-        """The upper end of the judged map's colours."""
+        """The value of the judged map at the upper end of the colour map."""
         return colour_top(self.bundle, self.values)
 
     @cached_property
     def scaled_info(self) -> CameraInfo | None:
-        """CameraInfo for the outputs, which have the size that the network saw."""
+        """CameraInfo of the outputs, which have the size of the network's input."""
         if self.info is None:
             return None
         height, width = self.result.prediction.shape
@@ -66,7 +66,7 @@ class ProcessedFrame:
 
     @cached_property
     def intrinsics(self) -> Intrinsics:
-        """Of the camera, or of the training if CameraInfo has none."""
+        """Intrinsics of the camera, or of the training data if CameraInfo has none."""
         if self.scaled_info is not None:
             known = Intrinsics.of_camera_info(self.scaled_info)
             if known is not None:
@@ -78,18 +78,18 @@ class ProcessedFrame:
         focal = scale.focal_per_width
         return Intrinsics.of_focal_length(focal, width, height, source_width, source_height)
 
-    def optional_picture(self, array: np.ndarray | None) -> Image | None:
-        """A 32FC1 map of the frame, if it has it."""
-        return None if array is None else self.picture(array, "32FC1")
+    def optional_map(self, array: np.ndarray | None) -> Image | None:
+        """The message of a 32FC1 map; None if the frame does not have it."""
+        return None if array is None else self.message(array, "32FC1")
 
-    def picture(self, array: np.ndarray, encoding: str) -> Image:
-        """The array as a message with the image's header."""
+    def message(self, array: np.ndarray, encoding: str) -> Image:
+        """The array as a message with the header of the image."""
         return fill_image(Image(header=self.header), array, encoding)
 
 
 @dataclass(frozen=True)
 class OutputTopic:
-    """A topic under the camera's name, the parameter that switches it, and its message."""
+    """An output: its topic, the parameter that enables it, and its message."""
 
     topic: str
     switch: str | None
@@ -100,15 +100,15 @@ class OutputTopic:
 
 def _prediction(frame: ProcessedFrame) -> Image:
     encoding = "mono8" if frame.bundle.depth is None else "32FC1"
-    return frame.picture(frame.result.prediction, encoding)
+    return frame.message(frame.result.prediction, encoding)
 
 
 def _confidence(frame: ProcessedFrame) -> Image | None:
-    """As Nav2's semantic layer reads it: 0 to 255, rounded."""
+    """Confidence as Nav2's semantic layer expects it: 0 to 255, rounded."""
     confidence = frame.result.confidence
     if confidence is None:
         return None
-    return frame.picture(cv2.convertScaleAbs(confidence, alpha=255), "mono8")
+    return frame.message(cv2.convertScaleAbs(confidence, alpha=255), "mono8")
 
 
 def _prediction_colour(frame: ProcessedFrame) -> Image:
@@ -116,19 +116,19 @@ def _prediction_colour(frame: ProcessedFrame) -> Image:
         coloured = colours.colour_labels(frame.result.prediction, frame.bundle.classes)
     else:
         coloured = colours.colour_depth(frame.result.prediction, frame.bundle.depth.max_depth_m)
-    return frame.picture(coloured, "rgb8")
+    return frame.message(coloured, "rgb8")
 
 
 def _uncertainty_colour(frame: ProcessedFrame) -> Image:
     top = uncertainty_top(frame.bundle, frame.colour_top)
-    return frame.picture(colours.colour_uncertainty(frame.result.uncertainty, top), "rgb8")
+    return frame.message(colours.colour_uncertainty(frame.result.uncertainty, top), "rgb8")
 
 
 def _overlay(frame: ProcessedFrame) -> Image:
     verdict = frame.result.verdict
     regions = () if verdict is None else verdict.regions
     blended = colours.overlay(frame.rgb, frame.result.judged, frame.colour_top, regions)
-    return frame.picture(blended, "rgb8")
+    return frame.message(blended, "rgb8")
 
 
 def _points(frame: ProcessedFrame) -> PointCloud2:
@@ -145,15 +145,15 @@ def _points(frame: ProcessedFrame) -> PointCloud2:
 DEPTH = ("depth",)
 OUTPUTS = (
     OutputTopic("prediction", "prediction", _prediction),
-    OutputTopic("uncertainty", "uncertainty", lambda s: s.picture(s.result.uncertainty, "32FC1")),
+    OutputTopic("uncertainty", "uncertainty", lambda s: s.message(s.result.uncertainty, "32FC1")),
     OutputTopic("confidence", "confidence", _confidence),
     OutputTopic(
-        "disparity", "disparity", lambda s: s.optional_picture(s.result.disparity), tasks=DEPTH
+        "disparity", "disparity", lambda s: s.optional_map(s.result.disparity), tasks=DEPTH
     ),
     OutputTopic(
         "disparity/std",
         "disparity",
-        lambda s: s.optional_picture(s.result.disparity_std),
+        lambda s: s.optional_map(s.result.disparity_std),
         tasks=DEPTH,
     ),
     OutputTopic("points", "points", _points, PointCloud2, DEPTH),
@@ -177,18 +177,18 @@ class Outputs:
             if task in output.tasks
         ]
         self.alerts = node.create_publisher(OodAlert, f"{prefix}ood", qos.LATCHED)
-        self.stats = node.create_publisher(FrameStats, f"{prefix}stats", qos.EVERY_ONE)
+        self.stats = node.create_publisher(FrameStats, f"{prefix}stats", qos.RELIABLE)
 
     def publish(self, frame: ProcessedFrame) -> None:
-        """Every output that is switched on and subscribed to."""
+        """Publish every output that is enabled and subscribed."""
         for output, publisher in self._images:
-            wanted = output.switch is None or frame.values[f"outputs.{output.switch}"]
-            if wanted and publisher.get_subscription_count():
+            enabled = output.switch is None or frame.values[f"outputs.{output.switch}"]
+            if enabled and publisher.get_subscription_count():
                 message = output.make(frame)
                 if message is not None:
                     publisher.publish(message)
 
     def destroy(self) -> None:
-        """After this nothing can be published."""
+        """Destroy all publishers."""
         for publisher in [*(p for _, p in self._images), self.alerts, self.stats]:
             self._node.destroy_publisher(publisher)

@@ -1,7 +1,7 @@
-"""The node's parameters: what they mean is in the schema, what they are by default in the YAML.
+"""The node's parameters: described in the schema, with defaults in the YAML files.
 
-Nothing is said twice: the node declares what config/parameters.schema.json describes with the
-default of config/<task>.yaml, and the table in docs/parameters.md is made from the same two.
+The node declares the parameters of config/parameters.schema.json with the defaults of
+config/<task>.yaml; the table in docs/parameters.md is generated from the same files.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter, as the schema has it; a name with a point is in a group of the YAML."""
+    """One parameter of the schema; a dot in its name separates a group of the YAML."""
 
     name: str
     schema: Mapping[str, Any]
 
     @property
     def changes(self) -> str:
-        """When it may change: at any time, unconfigured, never."""
+        """When it may be set: `any time`, `unconfigured` or `never`."""
         return str(self.schema["changes"])
 
     def descriptor(self) -> ParameterDescriptor:
-        """What ROS 2 shows of it, and refuses by itself."""
+        """The ROS 2 descriptor, with description and range."""
         descriptor = ParameterDescriptor(
             name=self.name,
             description=self.schema["description"],
@@ -61,26 +61,26 @@ class Parameter:
                 descriptor.floating_point_range = [FloatingPointRange(**limits)]
         return descriptor
 
-    def complaint(self, value: Any) -> str | None:
-        """What is wrong with `value`, in one line; None if nothing is."""
+    def violation(self, value: Any) -> str | None:
+        """Why `value` is invalid, in one line; None if it is valid."""
         from jsonschema import Draft202012Validator
         from jsonschema.exceptions import best_match
 
-        if isinstance(value, float) and not math.isfinite(value):  # which JSON does not know
-            return f"{self.name} cannot be {value}: give a number"
+        if isinstance(value, float) and not math.isfinite(value):  # not covered by JSON
+            return f"{self.name} cannot be {value}: give a finite number"
         error = best_match(Draft202012Validator(self.schema).iter_errors(value))
         return None if error is None else f"{self.name}: {' '.join(error.message.split())}"
 
     def _constraints(self) -> str:
         may_change = {
-            NEVER: "set at the start",
-            UNCONFIGURED: "changes while the node is unconfigured",
-            ANY_TIME: "changes at any time",
+            NEVER: "fixed after the start",
+            UNCONFIGURED: "can be set while the node is unconfigured",
+            ANY_TIME: "can be set at any time",
         }[self.changes]
         return "; ".join([may_change, *([self.range()] if self.range() else [])])
 
     def range(self) -> str:
-        """Which values it takes, for people."""
+        """The valid values, human-readable."""
         if "enum" in self.schema:
             return ", ".join(self.schema["enum"])
         if "minimum" in self.schema:
@@ -90,7 +90,7 @@ class Parameter:
 
 @cache
 def parameters() -> Mapping[str, Parameter]:
-    """All of them by name, in the order of the schema."""
+    """All parameters by name, in the order of the schema."""
     schema = json.loads((config_folder() / SCHEMA).read_text(encoding="utf-8"))
     group = schema["properties"]["/**"]["properties"]["ros__parameters"]
     return {name: Parameter(name, entry) for name, entry in _flat(group, "properties", "changes")}
@@ -104,7 +104,7 @@ def defaults(task: str) -> Values:
 
 
 def task_of(bundle: str) -> str:
-    """The task of a bundle, found without checking the bundle; `segmentation` if it says none."""
+    """The task of a bundle, read without validation; `segmentation` if it states none."""
     try:
         text = (bundle_folder(bundle) / MANIFEST).read_text(encoding="utf-8")
         task = yaml.safe_load(text)["task"]
@@ -114,11 +114,11 @@ def task_of(bundle: str) -> str:
 
 
 def declare(node: Node) -> str:
-    """Declare all parameters with the defaults of the task of the node's bundle; returns the task.
+    """Declare all parameters with the defaults of the bundle's task; returns the task.
 
-    The bundle is known from the command line or the parameter file, else it is segmentation's.
+    The bundle comes from the command line or the parameter file; the default is segmentation.
     """
-    given = node._parameter_overrides  # rclpy shows only those that are declared
+    given = node._parameter_overrides  # the public interface lists declared parameters only
     bundle = given["bundle"].value if "bundle" in given else ""
     task = task_of(bundle) if isinstance(bundle, str) and bundle else TASKS[0]
     for name, default in defaults(task).items():
@@ -128,34 +128,34 @@ def declare(node: Node) -> str:
         except (InvalidParameterTypeException, InvalidParameterValueException) as error:
             what = " ".join(str(error).split()).removesuffix(f": {name}")
             raise PenumbraError(f"parameter {name}: {what}") from error
-        if complaint := parameter.complaint(declared.value):
-            raise PenumbraError(f"parameter {complaint}")
+        if violation := parameter.violation(declared.value):
+            raise PenumbraError(f"parameter {violation}")
     for name in given:
         if not node.has_parameter(name) and not name.startswith("qos_overrides."):
             near = difflib.get_close_matches(name, parameters(), n=1)
-            hint = f"; is it {near[0]}?" if near else ""
-            node.get_logger().warning(f"there is no parameter {name}: it is ignored{hint}")
+            hint = f"; did you mean {near[0]}?" if near else ""
+            node.get_logger().warning(f"unknown parameter {name} is ignored{hint}")
     return task
 
 
 def values(node: Node) -> dict[str, Any]:
-    """What the node's parameters are now."""
+    """The current values of the node's parameters."""
     return {name: node.get_parameter(name).value for name in parameters()}
 
 
 def refusal(changed: Iterable[RosParameter], state: str) -> str | None:
-    """Why these parameters may not be set in this state of the lifecycle; None if they may."""
+    """Why these parameters cannot be set in this lifecycle state; None if they can."""
     for parameter in changed:
         known = parameters().get(parameter.name)
         if known is None:
-            continue  # use_sim_time and the like
+            continue  # parameters of rclpy, such as use_sim_time
         if known.changes == UNCONFIGURED and state != UNCONFIGURED:
             return (
-                f"{known.name} is read when the node is configured, and the node is {state}: "
+                f"{known.name} can only be set while the node is unconfigured, and it is {state}: "
                 "deactivate it and clean it up first"
             )
-        if complaint := known.complaint(parameter.value):
-            return complaint
+        if violation := known.violation(parameter.value):
+            return violation
     return None
 
 
@@ -172,22 +172,22 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def put_table(page: Path) -> None:
-    """Renew the table in a page of Markdown, between its two markers."""
+def update_table(page: Path) -> None:
+    """Update the table in a Markdown page, between its two markers."""
     text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition(MARKERS[0])
     _, end, after = rest.partition(MARKERS[1])
     if not end:
-        raise PenumbraError(f"{page} has no place for the table: add {' and '.join(MARKERS)}")
+        raise PenumbraError(f"{page} has no markers for the table: add {' and '.join(MARKERS)}")
     write_atomically(page, f"{before}{begin}\n{table()}\n{end}{after}")
 
 
 def _flat(
     tree: Mapping[str, Any], inside: str | None = None, leaf: str | None = None
 ) -> list[tuple[str, Any]]:
-    """(name, value) pairs of a nested mapping, names joined by points as ROS 2 does.
+    """(name, value) pairs of a nested mapping, with names joined by dots as in ROS 2.
 
-    `inside` is the key under which a group keeps its members, `leaf` the key that only a leaf has.
+    `inside` is the key of a group's members, `leaf` a key that only leaves have.
     """
     pairs = []
     for name, value in (tree[inside] if inside else tree).items():
@@ -199,4 +199,4 @@ def _flat(
 
 
 if __name__ == "__main__":
-    put_table(Path(sys.argv[1]))
+    update_table(Path(sys.argv[1]))

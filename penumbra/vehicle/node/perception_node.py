@@ -1,8 +1,8 @@
 """The perception node: camera in; prediction, uncertainty and alerts out.
 
-A lifecycle node over `Pipeline`: the bundle is verified and the publishers are made on configure,
-the engine and the subscriptions on activate, and each goes the way it came. What runs while it is
-active is in active.py, what a camera does in camera.py, what is published in outputs.py.
+A lifecycle node around `Pipeline`. Configure verifies the bundle and creates the publishers;
+activate starts the engine and subscribes. Both are released in reverse order. The resources of the
+active node are in active_resources.py, each camera in camera.py, the publishers in outputs.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penumbra.vehicle.node.labels import LabelNames
 from penumbra.vehicle.node.lifecycle import refuse_unknown_transitions
 from penumbra.vehicle.node.logs import RosHandler
 from penumbra.vehicle.node.outputs import Outputs
-from penumbra.vehicle.node.spin import leave_threads_behind, run_node
+from penumbra.vehicle.node.spin import exit_despite_threads, run_node
 from penumbra.vehicle.pipeline import Pipeline
 
 SUCCESS, FAILURE, ERROR = (
@@ -43,11 +43,11 @@ SUCCESS, FAILURE, ERROR = (
 )
 UNCONFIGURED = EngineStatus(EngineState.STOPPED, "not configured", math.nan)
 INACTIVE = EngineStatus(EngineState.STOPPED, "not active", math.nan)
-TICK = 0.1  # seconds between two looks at whether something is late
+TICK = 0.1  # seconds between checks for late images and results
 
 
 class PerceptionNode(LifecycleNode):
-    """See the module."""
+    """The lifecycle node; see the module's docstring."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__("penumbra", **options)
@@ -56,13 +56,13 @@ class PerceptionNode(LifecycleNode):
         self._task = parameters.declare(self)
         self._values = parameters.values(self)
         self._pipeline: Pipeline | None = None
-        self._outputs: dict[str, Outputs] = {}  # by the name of the camera
+        self._outputs: dict[str, Outputs] = {}  # by camera name
         self._labels: LabelNames | None = None
         self._active: ActiveResources | None = None
         self._engine_status = UNCONFIGURED
         self._diagnostics: Publisher = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self.add_on_set_parameters_callback(self._check_parameters)
-        self.add_post_set_parameters_callback(self._take_parameters)
+        self.add_post_set_parameters_callback(self._apply_parameters)
         steady = Clock(clock_type=ClockType.STEADY_TIME)  # simulated time stops with its bag
         self.create_timer(TICK, self._tick, clock=steady)
         self.create_timer(1.0, self._report, clock=steady)
@@ -72,42 +72,42 @@ class PerceptionNode(LifecycleNode):
             command = f"ros2 lifecycle set {self.get_fully_qualified_name()} configure"
             self.get_logger().info(f"waiting to be configured: {command}")
 
-    # Transitions. rclpy swallows what they raise: `_told` says it and makes it a result.
+    # Transitions. rclpy discards their exceptions: `_attempt` logs them and returns a result.
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Verify the bundle and create the publishers."""
-        result = self._told("configure", self._configure)
+        result = self._attempt("configure", self._configure)
         if result != SUCCESS:
             self._release()
         return result
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start the engine and subscribe to the cameras."""
-        result = self._told("activate", self._activate)
+        result = self._attempt("activate", self._activate)
         if result != SUCCESS:
             self._deactivate("the node could not be activated")
         return result
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Stop both; an engine that was given up leads to the error state."""
+        """Stop engine and cameras; an engine that was given up leads to the error state."""
         given_up = self._active is not None and self._active.engine.state is EngineState.GIVEN_UP
         self._deactivate("the node was deactivated")
         return ERROR if given_up else SUCCESS
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Release everything; the node can be configured again."""
-        return self._told("clean up", self._release)
+        return self._attempt("clean up", self._release)
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Release everything, for good."""
-        return self._told("shut down", self._release)
+        """Release everything; final."""
+        return self._attempt("shut down", self._release)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Everything is released, and the node can be configured again."""
-        return self._told("release", self._release)
+        """Release everything after an error; the node can be configured again."""
+        return self._attempt("release", self._release)
 
     def destroy_node(self) -> None:
-        """Release everything first."""
+        """Release everything, then destroy the node."""
         self._release()
         super().destroy_node()  # type: ignore[no-untyped-call] # rclpy is typed in part
 
@@ -123,19 +123,18 @@ class PerceptionNode(LifecycleNode):
         self.get_logger().info(f"configured: {alerts.model_name(bundle)} from {bundle.path}")
         if not settings.has_thresholds:
             self.get_logger().warning(
-                f"{bundle.name} has no thresholds, so no frame can be called OK: run "
+                f"{bundle.name} has no thresholds, so no frame can be OK: run "
                 f"`penumbra fit-alerts {bundle.path} --images DIR`"
             )
+        self._warn_if_never_alerts()
 
-        self._warn_of_lost_alerts()
-
-    def _warn_of_lost_alerts(self) -> None:
-        if complaint := alerts.never_alerts(self._values):
-            self.get_logger().warning(complaint)
+    def _warn_if_never_alerts(self) -> None:
+        if reason := alerts.never_alerts(self._values):
+            self.get_logger().warning(reason)
 
     def _activate(self) -> None:
         assert self._pipeline is not None  # configured
-        # A pipeline of its own each time: an earlier one may still be loading its model.
+        # A new pipeline each time: an earlier one may still be loading its model.
         self._pipeline = make_pipeline(self._values, self._pipeline.bundle)
         self._active = ActiveResources(self, self._pipeline, self._outputs, lambda: self._values)
         self._engine_status = self._active.engine
@@ -156,18 +155,18 @@ class PerceptionNode(LifecycleNode):
             self._labels.destroy()
         self._pipeline, self._outputs, self._labels = None, {}, None
 
-    def _told(self, what: str, action: Callable[[], None]) -> TransitionCallbackReturn:
+    def _attempt(self, what: str, action: Callable[[], None]) -> TransitionCallbackReturn:
         try:
             action()
         except (PenumbraError, NameValidationException) as error:
             self.get_logger().error(f"cannot {what}: {' '.join(str(error).split())}")
             return FAILURE
         except Exception:
-            self.get_logger().fatal(f"cannot {what}, which is a defect: {traceback.format_exc()}")
+            self.get_logger().fatal(f"cannot {what} because of a defect: {traceback.format_exc()}")
             return ERROR
         return SUCCESS
 
-    # Timers, and parameters that change.
+    # Timers and parameter changes.
 
     def _tick(self) -> None:
         if self._active is None:
@@ -179,8 +178,8 @@ class PerceptionNode(LifecycleNode):
             )
         self._active.tick()
         if self._engine_status.state is EngineState.GIVEN_UP:
-            self.get_logger().error("to the error state: configure the node again when mended")
-            self.trigger_deactivate()  # `on_deactivate` makes it an error
+            self.get_logger().error("entering the error state: fix the cause, then configure again")
+            self.trigger_deactivate()  # `on_deactivate` returns ERROR
 
     def _report(self) -> None:
         statuses = [engine_status(self._engine_status)]
@@ -192,7 +191,7 @@ class PerceptionNode(LifecycleNode):
         state = self._state_machine.current_state[1]
         reason = parameters.refusal(changed, state)
         if self._labels is not None and LABEL_NAMES in [parameter.name for parameter in changed]:
-            reason = f"{LABEL_NAMES} is what the bundle says"
+            reason = f"{LABEL_NAMES} is defined by the bundle"
         if reason is None and self._pipeline is not None:
             new = {**self._values, **{parameter.name: parameter.value for parameter in changed}}
             try:
@@ -201,23 +200,24 @@ class PerceptionNode(LifecycleNode):
                 reason = str(error)
         return SetParametersResult(successful=reason is None, reason=reason or "")
 
-    def _take_parameters(self, changed: list[Parameter]) -> None:
+    def _apply_parameters(self, changed: list[Parameter]) -> None:
         self._values = parameters.values(self)
         if {"rate_limit", "ood.stale_after"} & {parameter.name for parameter in changed}:
-            self._warn_of_lost_alerts()
+            self._warn_if_never_alerts()
         if self._active is not None and self._pipeline is not None:
-            self._active.judge_by(alerts.monitor_settings(self._values, self._pipeline.bundle))
+            settings = alerts.monitor_settings(self._values, self._pipeline.bundle)
+            self._active.apply_settings(settings)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGINT or SIGTERM; 2 and one line if a parameter is wrong at the start."""
+    """Run until SIGINT or SIGTERM; exit code 2 and one line if a parameter is invalid."""
     keep_memory()
     try:
         code = run_node(PerceptionNode, arguments)
     except PenumbraError as error:
         print(f"perception_node: {error}", file=sys.stderr)
         return 2
-    leave_threads_behind(code)
+    exit_despite_threads(code)
     return code
 
 

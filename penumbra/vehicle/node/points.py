@@ -1,4 +1,4 @@
-"""Depth as points in space: x, y, z in metres, colour, and how far to trust each along its ray."""
+"""Depth as a point cloud: x, y, z and the standard deviation of z in metres, and colour."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIELDS = [
 
 @dataclass(frozen=True)
 class Intrinsics:
-    """Of the picture that the depth was computed for, in its pixels."""
+    """Intrinsics of the depth image, in its pixels."""
 
     fx: float
     fy: float
@@ -28,7 +28,7 @@ class Intrinsics:
 
     @staticmethod
     def of_camera_info(info: Any) -> Intrinsics | None:
-        """From P where the camera is rectified, else from K; None if it is not calibrated."""
+        """Intrinsics from P if set, otherwise from K; None if the camera is not calibrated."""
         for m, row in ((info.p, 4), (info.k, 3)):
             fx, cx, fy, cy = m[0], m[2], m[row + 1], m[row + 2]
             if fx > 0 and fy > 0 and np.isfinite([fx, fy, cx, cy]).all():
@@ -39,7 +39,7 @@ class Intrinsics:
     def of_focal_length(
         focal_per_width: float, width: int, height: int, source_width: int, source_height: int
     ) -> Intrinsics:
-        """Square pixels in a source picture that looks straight ahead, before it was scaled."""
+        """Intrinsics for a source image with square pixels and a central principal point."""
         fx = focal_per_width * width
         fy = focal_per_width * source_width * height / source_height
         return Intrinsics(fx, fy, (width - 1) / 2, (height - 1) / 2)
@@ -67,14 +67,14 @@ def point_array(
 
 
 def fill_cloud(message: PointCloud2, points: np.ndarray) -> PointCloud2:
-    """Put `points` into a message, whose header stays as it is."""
+    """Copy `points` into a message, keeping its header."""
     message.height, message.width = points.shape
     message.fields = FIELDS
     message.is_bigendian = False
     message.point_step = POINT.itemsize
     message.row_step = POINT.itemsize * points.shape[1]
     message.is_dense = bool(np.isfinite(points["z"]).all())
-    data = array.array("B")  # which rclpy takes over as it is
+    data = array.array("B")  # rclpy takes it over without a copy
     data.frombytes(points.tobytes())
     message.data = data
     return message

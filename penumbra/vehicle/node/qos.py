@@ -1,4 +1,4 @@
-"""How the node's topics travel, from its parameters."""
+"""Quality of service of the node's topics."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 from penumbra.vehicle.node.parameters import Values
 
-# The last message is kept for whoever comes later: alerts, names of the classes.
+# The last message is kept for late subscribers: alerts, class names.
 LATCHED = QoSProfile(
     depth=1,
     reliability=ReliabilityPolicy.RELIABLE,
     durability=DurabilityPolicy.TRANSIENT_LOCAL,
 )
-EVERY_ONE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)  # small messages
+RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)  # small messages
 
 
 def profile(values: Values, direction: str) -> QoSProfile:
-    """Of the `input` or the `output` images."""
+    """The profile of the `input` or `output` images, from the parameters."""
     reliability = {
         "best_effort": ReliabilityPolicy.BEST_EFFORT,
         "reliable": ReliabilityPolicy.RELIABLE,

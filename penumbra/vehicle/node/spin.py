@@ -1,4 +1,4 @@
-"""Run one node in this process until somebody ends it, and end well."""
+"""Runs one node in this process until a signal, and shuts it down cleanly."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rclpy.signals import SignalHandlerOptions
 
 from penumbra.vehicle.node.large_images import make_room_for_images
 
-ATTENTION = 0.1  # seconds between two looks at whether to stop
+POLL_PERIOD = 0.1  # seconds between checks for a signal
 
 
 def run_node(make_node: Callable[[], Node], arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0 after SIGINT or SIGTERM, at whatever moment it comes.
+    """Run the node; exit code 0 after SIGINT or SIGTERM at any time.
 
-    rclpy's own handlers tear the context down under whoever is using it: a signal that comes while
-    the node is being made, or before the first spin, ends in a traceback (seen on Jazzy). Here a
-    signal only asks to stop, and everything is taken down in order.
+    rclpy's own handlers invalidate the context while it is in use: a signal during construction of
+    the node, or before the first spin, ends in a traceback (observed on Jazzy). Here a signal only
+    sets an event, and everything is destroyed in order.
     """
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -38,7 +38,7 @@ def run_node(make_node: Callable[[], Node], arguments: Sequence[str] | None = No
         executor = SingleThreadedExecutor()
         executor.add_node(node)
         while not stop.is_set():
-            executor.spin_once(timeout_sec=ATTENTION)
+            executor.spin_once(timeout_sec=POLL_PERIOD)
         executor.shutdown()
         node.destroy_node()
     finally:
@@ -46,10 +46,10 @@ def run_node(make_node: Callable[[], Node], arguments: Sequence[str] | None = No
     return 0
 
 
-def leave_threads_behind(code: int) -> None:
-    """End the process if a thread still runs, of which nothing is needed any more.
+def exit_despite_threads(code: int) -> None:
+    """Exit immediately if a thread is still running.
 
-    A model that is being loaded cannot be interrupted, and Python must not be taken down under it.
+    Loading a model cannot be interrupted, and finalising Python during it could crash.
     """
     if threading.active_count() > 1:
         sys.stderr.flush()

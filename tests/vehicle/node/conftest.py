@@ -1,4 +1,4 @@
-"""What the tests of the node share."""
+"""Fixtures of the node's tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perception import Peer
 
 @pytest.fixture
 def peer(ros_domain) -> Iterator[Peer]:
-    """A node of the test's own, in a ROS domain of its own."""
+    """A test node, in its own ROS domain."""
     peer = Peer()
     yield peer
     peer.close()

@@ -1,4 +1,4 @@
-"""Images have room in shared memory, and a user's own settings are left alone."""
+"""Shared memory is large enough for images, and the user's settings take precedence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEGMENT = 16 * 2**20
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(PROFILES, "")  # so that it is restored, whatever a test sets
+    monkeypatch.setenv(PROFILES, "")  # so that monkeypatch restores it after the test
     monkeypatch.delenv(PROFILES)
     monkeypatch.delenv("RMW_IMPLEMENTATION", raising=False)
     monkeypatch.delenv("FASTDDS_BUILTIN_TRANSPORTS", raising=False)
@@ -33,7 +33,7 @@ def test_a_node_has_a_large_segment(ros_domain):
 
 
 @pytest.mark.parametrize("whose", ["variable", "file", "middleware", "transports"])
-def test_what_the_user_has_set_stays(monkeypatch, tmp_path, whose):
+def test_settings_of_the_user_take_precedence(monkeypatch, tmp_path, whose):
     if whose == "variable":
         monkeypatch.setenv(PROFILES, "mine.xml")
     elif whose == "file":

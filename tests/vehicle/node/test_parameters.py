@@ -1,4 +1,4 @@
-"""Schema, YAML, node and documentation say the same of every parameter."""
+"""Schema, YAML, node and documentation agree on every parameter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TYPES = {
 
 @pytest.fixture
 def make_node(ros_domain):
-    """A node with overrides, as from a command line."""
+    """A node with parameter overrides, as from the command line."""
     context = rclpy.Context()
     rclpy.init(context=context)
     nodes = []
@@ -44,7 +44,7 @@ def make_node(ros_domain):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_yaml_obeys_the_schema(task):
+def test_yaml_matches_the_schema(task):
     schema = json.loads((config_folder() / parameters.SCHEMA).read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     text = (config_folder() / f"{task}.yaml").read_text()
@@ -52,8 +52,8 @@ def test_yaml_obeys_the_schema(task):
     assert list(parameters.defaults(task)) == list(parameters.parameters())
 
 
-def test_a_wrong_yaml_is_refused():
-    """So that the test above can fail."""
+def test_an_invalid_yaml_is_rejected():
+    """The test above can fail."""
     schema = json.loads((config_folder() / parameters.SCHEMA).read_text())
     text = (config_folder() / "depth.yaml").read_text()
     for change in (("max_age: 1.0", "max_aeg: 1.0"), ("threads: 0", "threads: -1")):
@@ -62,7 +62,7 @@ def test_a_wrong_yaml_is_refused():
             jsonschema.validate(yaml.safe_load(text.replace(*change)), schema)
 
 
-def test_the_node_declares_what_the_schema_and_the_yaml_say(make_node):
+def test_the_node_declares_the_parameters_of_schema_and_yaml(make_node):
     node = make_node()
     assert parameters.declare(node) == "segmentation"
     for name, parameter in parameters.parameters().items():
@@ -74,21 +74,21 @@ def test_the_node_declares_what_the_schema_and_the_yaml_say(make_node):
         ranges = [*about.integer_range, *about.floating_point_range]
         limits = [(r.from_value, r.to_value) for r in ranges]
         given = [(parameter.schema[k] for k in ("minimum", "maximum") if k in parameter.schema)]
-        assert limits == [wanted for wanted in map(tuple, given) if wanted]
+        assert limits == [expected for expected in map(tuple, given) if expected]
     assert set(parameters.parameters()) == set(node._parameters) - {
         "use_sim_time",
         "start_type_description_service",
     }
 
 
-def test_the_documentation_has_the_table():
+def test_the_table_in_the_documentation_is_current():
     text = (ROOT / "docs" / "parameters.md").read_text()
     (table,) = re.findall(r"<!-- parameters -->\n(.*?)\n<!-- /parameters -->", text, re.DOTALL)
     command = "python -m penumbra.vehicle.node.parameters docs/parameters.md"
     assert table == parameters.table(), f"run `{command}`"
 
 
-def test_a_bad_value_at_the_start_is_one_line(make_node):
+def test_an_invalid_value_at_the_start_is_a_one_line_error(make_node):
     with pytest.raises(PenumbraError, match="max_age.*out of range"):
         parameters.declare(make_node(max_age=-1.0))
     with pytest.raises(PenumbraError, match="runner: 'gpu' is not one of"):
@@ -97,7 +97,7 @@ def test_a_bad_value_at_the_start_is_one_line(make_node):
         parameters.declare(make_node(threads="many"))
 
 
-def test_defaults_are_those_of_the_bundle_s_task(make_node, tmp_path):
+def test_defaults_follow_the_task_of_the_bundle(make_node, tmp_path):
     import tiny_bundles
 
     bundle = tiny_bundles.depth(tmp_path / "depth")
@@ -118,13 +118,13 @@ def test_defaults_are_those_of_the_bundle_s_task(make_node, tmp_path):
         ("ood.frame_threshold", float("nan"), "active", "cannot be nan"),
         ("cameras", "front,left", "unconfigured", None),
         ("cameras", "front left", "unconfigured", "does not match"),
-        ("cameras", "front", "active", "the node is active: deactivate it and clean it up first"),
+        ("cameras", "front", "active", "it is active: deactivate it and clean it up first"),
         ("image_size", "480x360", "unconfigured", None),
         ("image_size", "480", "unconfigured", "does not match"),
         ("use_sim_time", True, "active", None),
     ],
 )
-def test_changes_are_refused_with_a_reason(name, value, state, reason):
+def test_changes_are_rejected_with_a_reason(name, value, state, reason):
     refused = parameters.refusal([Parameter(name, value=value)], state)
     assert (refused is None) == (reason is None)
     assert reason is None or reason in refused

@@ -1,4 +1,4 @@
-"""Publisher process, node process, collector: every output, bit for bit what Pipeline says."""
+"""Publisher process, node process, collector: every output equals that of Pipeline bit for bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penumbra_msgs.msg import FrameStats, OodAlert
 
 FRAMES = 25
 THRESHOLDS = {"pixel": 0.32, "frame": 0.4, "false_alarm_rate": 0.001, "frames": 100}
-# Sends pictures of known noise, whose seed is the name of their frame, as fast as a camera does.
+# Sends images of known noise at the rate of a camera; the seed is in the frame_id.
 CAMERA = f"""
 import sys
 import rclpy, tiny_bundles
@@ -52,7 +52,7 @@ sys.stdin.read()
 
 
 def array(message: Image) -> np.ndarray:
-    """The pixels, read in the plainest way."""
+    """The pixels of a message, read independently of Penumbra."""
     dtype, channels = {"mono8": ("u1", 1), "32FC1": ("<f4", 1), "rgb8": ("u1", 3)}[message.encoding]
     shape = (message.height, message.width, channels)[: 3 if channels > 1 else 2]
     assert message.step == message.width * channels * np.dtype(dtype).itemsize
@@ -63,32 +63,32 @@ def to_bytes(confidence: np.ndarray) -> np.ndarray:
     return np.rint(np.float32(255) * confidence).astype(np.uint8)
 
 
-def seen_by(pipeline: Pipeline, pixels: np.ndarray):
-    """The result, and what a monitor thinks of this one frame."""
+def processed(pipeline: Pipeline, pixels: np.ndarray):
+    """The result, and the verdict of a new monitor on this frame."""
     bundle = pipeline.bundle
     monitor = Monitor(monitor_settings(defaults(bundle.task), bundle))
     result = pipeline.process(pixels, monitor=monitor)
     return result, result.verdict
 
 
-def expected_pictures(bundle, pixels: np.ndarray, result, judgement) -> dict[str, np.ndarray]:
-    """What each image topic has to hold."""
+def expected_images(bundle, pixels: np.ndarray, result, verdict) -> dict[str, np.ndarray]:
+    """The expected content of each image topic."""
     rgb = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
     top = colour_top(bundle, defaults(bundle.task))
-    pictures = {
+    images = {
         "prediction": result.prediction,
         "uncertainty": result.uncertainty,
         "confidence": to_bytes(result.confidence),
         "uncertainty/color": colours.colour_uncertainty(
             result.uncertainty, uncertainty_top(bundle, top)
         ),
-        "overlay": colours.overlay(rgb, result.judged, top, judgement.regions),
+        "overlay": colours.overlay(rgb, result.judged, top, verdict.regions),
     }
     if bundle.depth is None:
         labels = colours.colour_labels(result.prediction, bundle.classes)
-        return {**pictures, "prediction/color": labels}
+        return {**images, "prediction/color": labels}
     return {
-        **pictures,
+        **images,
         "disparity": result.disparity,
         "disparity/std": result.disparity_std,
         "prediction/color": colours.colour_depth(result.prediction, bundle.depth.max_depth_m),
@@ -109,13 +109,13 @@ def test_every_output_of_every_processed_frame(task, more, peer, tmp_path):
     pipeline = Pipeline(bundle, PipelineConfig("onnxruntime", settings=RunnerSettings(threads=1)))
     with running(bundle=bundle.path, runner="onnxruntime"), pipeline:
         pixels = tiny_bundles.image()
-        names = expected_pictures(bundle, pixels, *seen_by(pipeline, pixels))
+        names = expected_images(bundle, pixels, *processed(pipeline, pixels))
         topics = [f"/penumbra/{name}" for name in names]
         peer.collect(Image, *topics)
         peer.collect(OodAlert, "/penumbra/ood")
         peer.collect(FrameStats, "/penumbra/stats")
         peer.matched()
-        # Both sides have found each other when each topic has brought something.
+        # Discovery is complete when every topic has delivered a message.
         peer.until_all(lambda: peer.publisher().publish(peer.image(pixels)))
         camera = subprocess.Popen(
             [sys.executable, "-c", CAMERA],
@@ -132,7 +132,7 @@ def test_every_output_of_every_processed_frame(task, more, peer, tmp_path):
         )
         camera.communicate()
         done = seeds(peer, "/penumbra/stats")
-        assert len(done) == len(set(done)) > FRAMES // 2  # a machine that is busy may drop some
+        assert len(done) == len(set(done)) > FRAMES // 2  # a busy machine may drop some
         for topic in peer.received:
             assert seeds(peer, topic) == done, topic
         stamps = {}
@@ -144,19 +144,19 @@ def test_every_output_of_every_processed_frame(task, more, peer, tmp_path):
                 stamp = (message.header.stamp.sec, message.header.stamp.nanosec)
                 assert stamps.setdefault(seed, stamp) == stamp
                 pixels = tiny_bundles.image(seed=seed)
-                wanted = expected_pictures(bundle, pixels, *seen_by(pipeline, pixels))[name]
+                wanted = expected_images(bundle, pixels, *processed(pipeline, pixels))[name]
                 found = array(message)
                 assert found.dtype == wanted.dtype
                 np.testing.assert_array_equal(found, wanted, err_msg=topic)
         for message in peer.received["/penumbra/ood"]:
             if seed := seed_of(message):
-                result, judgement = seen_by(pipeline, tiny_bundles.image(seed=seed))
-                assert message.frame_score == np.float32(judgement.score)
-                assert message.uncertain_fraction == np.float32(judgement.uncertain_fraction)
+                result, verdict = processed(pipeline, tiny_bundles.image(seed=seed))
+                assert message.frame_score == np.float32(verdict.score)
+                assert message.uncertain_fraction == np.float32(verdict.uncertain_fraction)
                 assert message.pixel_threshold == np.float32(THRESHOLDS["pixel"])
                 assert (message.image_height, message.image_width) == result.uncertainty.shape
                 boxes = [(r.x, r.y, r.width, r.height, r.area) for r in message.regions]
-                assert boxes == [(r.x, r.y, r.width, r.height, r.area) for r in judgement.regions]
+                assert boxes == [(r.x, r.y, r.width, r.height, r.area) for r in verdict.regions]
                 assert message.model == f"tiny@{bundle.sha256[:8]}"
         last = peer.stats()[-1]
         kinds = ("busy", "old", "rate", "invalid", "failed")

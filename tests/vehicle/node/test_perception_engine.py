@@ -1,4 +1,4 @@
-"""The engine: built in a child while the node says so, started again when it fails, given up."""
+"""The engine: built in a child process, restarted if it fails, and given up."""
 
 from __future__ import annotations
 
@@ -19,22 +19,20 @@ def bundle(tmp_path):
 
 
 def poisoned(pixel: tuple[int, int, int]) -> np.ndarray:
-    picture = np.zeros((36, 48, 3), np.uint8)
-    picture[0, 0] = pixel
-    return picture
+    image = np.zeros((36, 48, 3), np.uint8)
+    image[0, 0] = pixel
+    return image
 
 
 def levels(peer: Peer) -> list[int]:
-    """Every level that was told, without repetitions."""
-    told = [alert.level for alert in peer.received["/penumbra/ood"]]
-    return [level for n, level in enumerate(told) if n == 0 or level != told[n - 1]]
+    """The published levels, without repetitions."""
+    published = [alert.level for alert in peer.received["/penumbra/ood"]]
+    return [level for n, level in enumerate(published) if n == 0 or level != published[n - 1]]
 
 
-def test_a_missing_engine_is_built_while_the_node_says_starting(
-    peer, bundle, tmp_path, monkeypatch
-):
+def test_a_missing_engine_is_built_while_the_level_is_starting(peer, bundle, tmp_path, monkeypatch):
     monkeypatch.setenv("STUB_ENGINE", "1")
-    # However late we and the node find each other, nothing is STALE before the first image.
+    # However long discovery takes, the level is not STALE before the first image.
     settings = {"engine_cache_dir": tmp_path / "engines", "ood.stale_after": 600.0}
     with running(str(STUB_NODE), bundle=bundle.path, runner="onnxruntime", **settings) as node:
         peer.alerts()
@@ -49,7 +47,7 @@ def test_a_missing_engine_is_built_while_the_node_says_starting(
         assert peer.stats()[-1].engine_progress == 1
 
 
-def test_an_engine_that_fails_is_restarted_thrice_then_the_node_goes_to_the_error_state(
+def test_a_failing_engine_is_restarted_three_times_then_the_node_enters_the_error_state(
     peer, bundle
 ):
     settings = {"runner": "onnxruntime", "restart_pause": 0.05, "max_age": 0.0}
@@ -60,31 +58,31 @@ def test_an_engine_that_fails_is_restarted_thrice_then_the_node_goes_to_the_erro
         good = poisoned((0, 0, 0))
         peer.until_processed(good)
 
-        # One failure: STALE at once, and back to work after a restart.
+        # One failure: STALE immediately, and running again after a restart.
         peer.publisher().publish(peer.image(poisoned(OUT_OF_MEMORY)))
         node.wait_for("MemoryError: out of memory; restart 1 of 3 in 0.05 s")
         peer.wait(lambda: OodAlert.STALE in levels(peer), "STALE")
-        for _ in range(10):  # a steady run, after which earlier failures are forgotten
+        for _ in range(10):  # after which earlier failures no longer count
             peer.received["/penumbra/stats"].clear()
             peer.until_processed(good)
         assert peer.stats()[-1].dropped_failed == 1
 
-        # Failure after failure: pauses that grow, then the end of patience.
+        # Repeated failures: growing pauses, then the engine is given up.
         def given_up() -> bool:
             peer.publisher().publish(peer.image(poisoned(FAIL)))
-            return any("to the error state" in line for line in node.log)
+            return any("entering the error state" in line for line in node.log)
 
         peer.wait(given_up, "giving up")
         for number, pause in enumerate(("0.05", "0.1", "0.2"), start=1):
             node.wait_for(f"breaks the engine; restart {number} of 3 in {pause} s")
-        assert peer.state() == "unconfigured"  # by way of the error state
+        assert peer.state() == "unconfigured"  # via the error state
         peer.wait(lambda: engine_status(peer) == DiagnosticStatus.ERROR, "an error status")
 
-        # The process lives, and can be mended.
+        # The process is alive and can be configured again.
         assert peer.change("configure") and peer.change("activate")
         peer.received["/penumbra/stats"].clear()
         peer.until_processed(good)
-        peer.wait(lambda: engine_status(peer) == DiagnosticStatus.OK, "an engine that is well")
+        peer.wait(lambda: engine_status(peer) == DiagnosticStatus.OK, "a running engine")
 
 
 def engine_status(peer: Peer) -> bytes | None:

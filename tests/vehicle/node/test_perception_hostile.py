@@ -1,6 +1,6 @@
-"""Hostile messages: the node never dies, counts each under its reason, and processes good frames.
+"""Hostile messages: the node survives, counts each by reason, and processes valid frames.
 
-PENUMBRA_HOSTILE=20000 sends so many instead of a few hundred; -s shows the counts.
+PENUMBRA_HOSTILE sets the number of messages, e.g. 20000; -s shows the counts.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ DROPPED = ("busy", "old", "rate", "invalid", "failed")
 
 
 @KINDS
-def test_each_hostile_message_is_counted_under_its_reason_and_survived(kind, peer, tmp_path):
-    """On a depth bundle, whose results depend on CameraInfo too.
+def test_each_hostile_message_is_counted_by_reason(kind, peer, tmp_path):
+    """With a depth bundle, whose results also depend on CameraInfo.
 
-    What is to become of each message is told by the conversion, called here as well; the tests of
-    the conversion say whether that is right.
+    The expected reason of each message is that of the conversion, which has its own tests.
     """
     compressed = kind is CompressedImage
     messages = (hostile.compressed if compressed else hostile.images)(1, COUNT // 2)
@@ -40,9 +39,9 @@ def test_each_hostile_message_is_counted_under_its_reason_and_survived(kind, pee
         "bundle": tiny_bundles.depth(tmp_path / "depth").path,
         "runner": "onnxruntime",
         "compressed": compressed,
-        "qos.input_reliability": "reliable",  # each is to reach the node
+        "qos.input_reliability": "reliable",  # every message must reach the node
         "qos.input_depth": 10,
-        "max_age": 0.0,  # and to be looked at, whatever its stamp
+        "max_age": 0.0,  # whatever its stamp
     }
     expected: Counter[str] = Counter()  # by reason
     processed = 0
@@ -65,9 +64,9 @@ def test_each_hostile_message_is_counted_under_its_reason_and_survived(kind, pee
             if reason := refused(convert(kind), message, "bgr"):
                 expected[reason] += 1
                 if not refused(check(kind), message):
-                    # Only decoding tells: the worker has to come to it before the next arrives.
+                    # Found only by decoding: the worker must reach it before the next arrives.
                     peer.wait(lambda: images_in(reasons_of(peer)) == images_in(expected), "a count")
-            else:  # it is an image after all
+            else:  # a valid image
                 processed += 1
                 peer.wait(lambda p=processed: processed_by(peer) == p, "a result")
             good = good_frame(peer, kind, f"good {number}")
@@ -75,7 +74,7 @@ def test_each_hostile_message_is_counted_under_its_reason_and_survived(kind, pee
             processed += 1
             peer.wait(lambda good=good: last_frame(peer) == good.header.frame_id, "the good frame")
             for received in peer.received.values():
-                del received[:-1]  # so that this may go on for ever
+                del received[:-1]  # bounds the memory of the test
         expected = +expected
         peer.wait(lambda: reasons_of(peer) == expected, f"diagnostics with {dict(expected)}")
         stats = peer.stats()[-1]
@@ -89,9 +88,7 @@ def test_each_hostile_message_is_counted_under_its_reason_and_survived(kind, pee
 
 
 @KINDS
-def test_a_bad_image_takes_neither_the_place_nor_the_turn_of_a_good_one(
-    kind, peer, tmp_path, monkeypatch
-):
+def test_a_bad_image_neither_replaces_nor_delays_a_good_one(kind, peer, tmp_path, monkeypatch):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     monkeypatch.setenv("STUB_GATE", str(gate))
@@ -143,7 +140,7 @@ def convert(kind: type):
 
 
 def refused(convert, *arguments) -> str:
-    """The reason; empty if there is none."""
+    """The reason of rejection; empty if the message is valid."""
     try:
         convert(*arguments)
     except ConversionError as error:
@@ -152,10 +149,10 @@ def refused(convert, *arguments) -> str:
 
 
 def good_frame(peer: Peer, kind: type, frame_id: str) -> Image | CompressedImage:
-    picture = tiny_bundles.image()
-    good = peer.image(picture)
+    pixels = tiny_bundles.image()
+    good = peer.image(pixels)
     if kind is CompressedImage:
-        good = CompressedImage(format="png", data=cv2.imencode(".png", picture)[1].tobytes())
+        good = CompressedImage(format="png", data=cv2.imencode(".png", pixels)[1].tobytes())
     good.header.frame_id = frame_id
     return good
 
@@ -163,7 +160,7 @@ def good_frame(peer: Peer, kind: type, frame_id: str) -> Image | CompressedImage
 def bad_frame(peer: Peer, kind: type) -> Image | CompressedImage:
     bad = good_frame(peer, kind, "bad")
     if kind is CompressedImage:
-        bad.data = bad.data[:-20]  # cut off
+        bad.data = bad.data[:-20]  # truncated
     else:
         bad.step -= 1
     return bad
@@ -178,14 +175,14 @@ def processed_by(peer: Peer) -> int:
 
 
 def images_in(reasons: Counter[str]) -> int:
-    """Without those of CameraInfo, which is no image."""
+    """The number of invalid images, without CameraInfo."""
     return reasons.total() - reasons["camera_info"]
 
 
 def counted_first(peer: Peer, infos: Publisher) -> int:
-    """Send a CameraInfo that is refused until one is counted: from then on, none is lost.
+    """Send an invalid CameraInfo until one is counted; from then on none is lost.
 
-    A publisher knows of its subscriber a little earlier than the other way round.
+    A publisher discovers its subscriber slightly earlier than the reverse.
     """
     bad = next(
         info for info in hostile.camera_infos(2, COUNT) if refused(scaled_camera_info, info, 1, 1)
@@ -193,13 +190,13 @@ def counted_first(peer: Peer, infos: Publisher) -> int:
     diagnostics = peer.received["/diagnostics"]
     while not reasons_of(peer)["camera_info"]:
         infos.publish(bad)
-        later = len(diagnostics) + 2  # the next one may be under way already
+        later = len(diagnostics) + 2  # the next one may be in flight already
         peer.wait(lambda later=later: len(diagnostics) >= later, "diagnostics")
     return reasons_of(peer)["camera_info"]
 
 
 def reasons_of(peer: Peer) -> Counter[str]:
-    """As the last diagnostics have them."""
+    """The counts in the latest diagnostics."""
     statuses = [s for array in peer.received["/diagnostics"][-1:] for s in array.status]
     found = [s.values for s in statuses if s.name == "penumbra: conversion errors"]
     return Counter({entry.key: int(entry.value) for values in found for entry in values})

@@ -1,4 +1,4 @@
-"""Several cameras, old and too many images, CameraInfo, simulated time, changes while it runs."""
+"""Several cameras, dropped images, CameraInfo, simulated time, parameter changes at run time."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def test_cameras_share_one_engine_and_parameters_change_at_run_time(peer, tmp_pa
     pipeline = Pipeline(bundle, PipelineConfig("onnxruntime", settings=RunnerSettings(threads=1)))
     with running(**settings) as node, pipeline:
         node.wait_for("waiting for images on /penumbra/left/image")
-        for name, picture in cameras.items():
-            here = f"/penumbra/{name}"
-            peer.collect(FrameStats, f"{here}/stats")
-            peer.collect(Image, f"{here}/uncertainty")
-            publisher = peer.publisher(f"{here}/image")
-            collected = peer.received[f"{here}/uncertainty"]
+        for name, pixels in cameras.items():
+            prefix = f"/penumbra/{name}"
+            peer.collect(FrameStats, f"{prefix}/stats")
+            peer.collect(Image, f"{prefix}/uncertainty")
+            publisher = peer.publisher(f"{prefix}/image")
+            collected = peer.received[f"{prefix}/uncertainty"]
             while not collected:
-                sent = peer.until_processed(picture, f"{here}/image")
+                sent = peer.until_processed(pixels, f"{prefix}/image")
                 publisher.publish(sent)
-                peer.until_processed(picture, f"{here}/image")
+                peer.until_processed(pixels, f"{prefix}/image")
             np.testing.assert_array_equal(
-                floats(collected[-1]), pipeline.process(picture).uncertainty
+                floats(collected[-1]), pipeline.process(pixels).uncertainty
             )
-        node.wait_for("engine: running")  # said by a timer, perhaps after the first result
+        node.wait_for("engine: running")  # logged by a timer, possibly after the first result
         assert sum("engine: running" in line for line in node.log) == 1
 
-        # Without thresholds nothing is called OK.
+        # Without thresholds no frame is OK.
         peer.alerts("/penumbra/front/ood")
         peer.wait(lambda: peer.received["/penumbra/front/ood"], "a latched alert")
         alert = peer.received["/penumbra/front/ood"][-1]
@@ -53,7 +53,7 @@ def test_cameras_share_one_engine_and_parameters_change_at_run_time(peer, tmp_pa
         sent = peer.until_processed(cameras["front"], "/penumbra/front/image")
         peer.wait(lambda: peer.received["/penumbra/front/ood"][-1].level == OodAlert.OK, "OK")
 
-        # Old images, then too many of them, are dropped and counted.
+        # Old images, then images over the rate limit, are dropped and counted.
         stats = peer.received["/penumbra/front/stats"]
         front = peer.publisher("/penumbra/front/image")
         old = peer.image(cameras["front"])
@@ -62,19 +62,19 @@ def test_cameras_share_one_engine_and_parameters_change_at_run_time(peer, tmp_pa
         peer.wait(lambda: stats[-1].dropped_old == 1, "the old image to be counted")
         node.wait_for("dropped an image that is 5.* s old")
         assert peer.set(max_age=0.0, rate_limit=0.001) == ["", ""]
-        front.publish(old)  # the first passes
+        front.publish(old)  # the first is accepted
         peer.wait(lambda: stats[-1].header.stamp == old.header.stamp, "the old image's result")
         front.publish(peer.image(cameras["front"]))
         peer.wait(lambda: stats[-1].dropped_rate == 1, "the second to be counted")
         node.wait_for("1000 s between two frames, more than ood.stale_after .1 s.*no ALERT can")
-        assert peer.set(rate_limit=1000.0) == [""]  # holds at once, not when the old one ends
+        assert peer.set(rate_limit=1000.0) == [""]  # effective immediately
         stats.clear()
         peer.until_processed(cameras["front"], "/penumbra/front/image")
         assert peer.set(rate_limit=0.0) == [""]
 
-        # Outputs switch at run time, bad values and bad moments are refused.
+        # Outputs can be switched at run time; invalid values and times are rejected.
         assert peer.set(outputs__uncertainty=False) == [""]
-        # An image that was under way when the switch came may still be published.
+        # An image in process during the switch may still be published.
         stats.clear()
         peer.until_processed(cameras["front"], "/penumbra/front/image")
         before = len(peer.received["/penumbra/front/uncertainty"])
@@ -88,7 +88,7 @@ def test_cameras_share_one_engine_and_parameters_change_at_run_time(peer, tmp_pa
         (reason,) = peer.set(max_age=-1.0)
         assert "out of range" in reason
         (reason,) = peer.set(label_names=["something", "else"])
-        assert reason == "label_names is what the bundle says"
+        assert reason == "label_names is defined by the bundle"
         (reason,) = peer.set(autostart=False)
         assert "read-only" in reason or "read only" in reason, reason
         request = GetParameters.Request(names=["label_names"])
@@ -96,7 +96,7 @@ def test_cameras_share_one_engine_and_parameters_change_at_run_time(peer, tmp_pa
         assert list(answer.values[0].string_array_value) == list(tiny_bundles.CLASSES)
 
 
-def test_depth_of_an_unknown_camera_says_so(peer, tmp_path):
+def test_depth_without_calibration_warns(peer, tmp_path):
     bundle = tiny_bundles.depth(tmp_path / "depth")
     with running(bundle=bundle.path, runner="onnxruntime", max_age=0.0) as node:
         peer.collect(FrameStats, "/penumbra/stats")
@@ -104,7 +104,9 @@ def test_depth_of_an_unknown_camera_says_so(peer, tmp_path):
         for _ in range(UNCALIBRATED_FRAMES):
             peer.received["/penumbra/stats"].clear()
             peer.until_processed(tiny_bundles.image())
-        node.wait_for("no CameraInfo with a focal length on /penumbra/image/camera_info: metres")
+        node.wait_for(
+            "no CameraInfo with a focal length on /penumbra/image/camera_info: depth assumes"
+        )
         about = CameraInfo(width=48, height=36)
         about.k = [28.0, 0.0, 23.5, 0.0, 28.0, 17.5, 0.0, 0.0, 1.0]
         publisher = peer.publisher("/penumbra/image/camera_info", CameraInfo)
@@ -120,11 +122,11 @@ def test_depth_of_an_unknown_camera_says_so(peer, tmp_path):
             publisher.publish(about)
             return level() == DiagnosticStatus.OK
 
-        peer.wait(known, "a camera that is known")
+        peer.wait(known, "a known focal length")
 
 
-def test_depth_follows_the_camera_and_stale_comes_though_time_stands_still(peer, tmp_path):
-    """A compressed picture of another size than the network's; simulated time without a clock."""
+def test_depth_uses_the_calibration_and_stale_does_not_depend_on_simulated_time(peer, tmp_path):
+    """A compressed image of another size than the network's input; simulated time, no clock."""
     bundle = tiny_bundles.depth(tmp_path / "depth")
     pipeline = Pipeline(bundle, PipelineConfig("onnxruntime", settings=RunnerSettings(threads=1)))
     settings = {"compressed": True, "use_sim_time": True, "ood.stale_after": 0.5}
@@ -135,29 +137,29 @@ def test_depth_follows_the_camera_and_stale_comes_though_time_stands_still(peer,
         peer.collect(Image, "/penumbra/prediction")
         peer.collect(PointCloud2, "/penumbra/points")
         peer.collect(CameraInfo, "/penumbra/camera_info")
-        picture = tiny_bundles.image(72, 96)
+        pixels = tiny_bundles.image(72, 96)
         message = CompressedImage(
-            format="bgr8; png compressed bgr8", data=cv2.imencode(".png", picture)[1].tobytes()
+            format="bgr8; png compressed bgr8", data=cv2.imencode(".png", pixels)[1].tobytes()
         )
         message.header.frame_id = "optical"
-        # Half as long again as the model's: 0.8 image widths.
+        # 1.2 image widths, 50 % more than the model's 0.8.
         info = CameraInfo(width=96, height=72, distortion_model="plumb_bob")
         info.d = [0.1, 0.0, 0.0, 0.0, 0.0]
         info.k = [115.2, 0.0, 47.5, 0.0, 115.2, 35.5, 0.0, 0.0, 1.0]
         about = peer.publisher("/penumbra/image/camera_info", CameraInfo)
         images = peer.publisher("/penumbra/image/compressed", CompressedImage)
-        warning = "focal length is 1.200 image widths, 50% more than the model was trained with"
+        warning = "focal length is 1.200 image widths, 50% more than in training"
 
         def warned() -> bool:
-            # Again and again: we know of the node's subscription before it knows of us.
+            # Repeatedly: a publisher discovers its subscriber earlier than the reverse.
             about.publish(info)
             return any(warning in line for line in node.log)
 
-        peer.wait(warned, "the warning of another focal length")
+        peer.wait(warned, "the warning about the focal length")
         node.wait_for("is not rectified")
         peer.until_all(lambda: images.publish(message))
 
-        small = fit_to_size(picture, (36, 48))
+        small = fit_to_size(pixels, (36, 48))
         result = pipeline.process(small, PinholeCamera(115.2, 96))
         depth = peer.received["/penumbra/prediction"][-1]
         assert depth.header == message.header

@@ -1,4 +1,4 @@
-"""Every transition from outside, many times; bad bundles; signals at any moment."""
+"""All transitions, repeatedly; invalid bundles; signals at any time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def bundle(tmp_path):
     return tiny_bundles.segmentation(tmp_path / "street")
 
 
-def test_every_transition_and_back_many_times(peer, bundle):
-    """And impossible ones in between, over which rclpy by itself ends the process."""
-    picture = tiny_bundles.image()
+def test_every_transition_many_times(peer, bundle):
+    """Including invalid ones, on which plain rclpy ends the process."""
+    pixels = tiny_bundles.image()
     settings = {"bundle": bundle.path, "runner": "onnxruntime", "autostart": False}
     with running(str(STUB_NODE), **settings) as node:
         node.wait_for("waiting to be configured")
@@ -34,9 +34,9 @@ def test_every_transition_and_back_many_times(peer, bundle):
             assert peer.change("configure")
             assert not peer.change("configure")
             assert peer.change("activate")
-            if number % 10 == 0:  # it does its work each time
+            if number % 10 == 0:  # it processes images
                 peer.received["/penumbra/stats"].clear()
-                peer.until_processed(picture)
+                peer.until_processed(pixels)
             assert not peer.change("cleanup")
             assert peer.change("deactivate")
             if number % 2:
@@ -50,7 +50,7 @@ def test_every_transition_and_back_many_times(peer, bundle):
         assert peer.state() == "finalized"
 
 
-def test_a_bad_bundle_is_one_clear_line_and_the_node_can_be_configured_again(peer, bundle):
+def test_an_invalid_bundle_is_a_one_line_error_and_the_node_can_be_configured_again(peer, bundle):
     folder = bundle.path
     corrupt = shutil.copytree(folder, folder.with_name("corrupt"))
     (corrupt / "model.onnx").write_bytes(b"something else")
@@ -62,18 +62,18 @@ def test_a_bad_bundle_is_one_clear_line_and_the_node_can_be_configured_again(pee
         "missing": "no bundle at .*missing",
         "corrupt": "is not the file that was exported",
         "newer": "schema version 99",
-        "depth": "is for depth and this node was started for segmentation",
+        "depth": "is for depth, but this node was started for segmentation",
     }
     settings = {"bundle": folder.with_name("missing"), "runner": "onnxruntime"}
     with running(str(STUB_NODE), **settings) as node:
-        for name, complaint in wrong.items():
+        for name, message in wrong.items():
             assert peer.set(bundle=str(folder.with_name(name))) == [""]
             logged = len(node.log)
             assert not peer.change("configure")
             assert peer.state() == "unconfigured"
-            line = node.wait_for(f"ERROR.*cannot configure: .*{complaint}")
+            line = node.wait_for(f"ERROR.*cannot configure: .*{message}")
             assert sum("ERROR" in line for line in node.log[logged:]) == 1, line
-        # A topic that cannot be: configured, but not activated.
+        # An invalid topic: configuring succeeds, activating fails.
         assert peer.set(bundle=str(folder), image_topic="no topic") == ["", ""]
         assert peer.change("configure") and not peer.change("activate")
         node.wait_for("ERROR.*cannot activate: .*no topic")
@@ -92,17 +92,19 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_ends_well_at_any_moment(ros_domain, bundle, moment):
-    autostart, sign, number = MOMENTS[moment]
+def test_a_signal_ends_the_node_cleanly_at_any_time(ros_domain, bundle, moment):
+    autostart, line, number = MOMENTS[moment]
     node = NodeProcess(bundle=bundle.path, autostart=autostart)
-    node.wait_for(sign)
+    node.wait_for(line)
     assert node.end(number) == 0, "\n".join(node.log)
     node.assert_clean()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
-def test_ends_well_while_the_engine_is_built(ros_domain, bundle, tmp_path, number, monkeypatch):
-    """In a child process, which goes too and leaves no engine behind."""
+def test_a_signal_during_a_build_ends_node_and_child(
+    ros_domain, bundle, tmp_path, number, monkeypatch
+):
+    """The child process leaves no engine."""
     monkeypatch.setenv("STUB_ENGINE", "1")
     engines = tmp_path / "engines"
     node = NodeProcess(
@@ -114,5 +116,5 @@ def test_ends_well_while_the_engine_is_built(ros_domain, bundle, tmp_path, numbe
     assert node.end(number) == 0, "\n".join(node.log)
     node.assert_clean()
     with pytest.raises(ProcessLookupError):
-        os.kill(child, 0)  # asks whether it is there
+        os.kill(child, 0)  # checks whether it exists
     assert list(engines.glob("*.engine")) == []
