@@ -12,17 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penumbra.propagation.errors import PropagationError
-from penumbra.propagation.gaussian import corner, rectified, standardized, upper_tail
+from penumbra.propagation.gaussian import corner, rectified, standardized
 from penumbra.propagation.moments import Moments
 from penumbra.propagation.registry import layer, rule
 
 _CLAMP = (torch.clamp, torch.clip, torch.clamp_, "clamp", "clip", "clamp_", "clip_")
 _HARDTANH = (F.hardtanh, F.hardtanh_)
-# A Gaussian is wide if its σ is more than this part of the interval: the corners' terms begin to
-# cancel (by the square of σ over the width), and the tail is smooth on the interval.
-_WIDE = 0.5
-# Gauss-Legendre nodes that integrate the tail to rounding at that width: to 2e-7 and to 1e-14.
-_NODES_SINGLE, _NODES_DOUBLE = 6, 10
+# Gauss-Legendre nodes that integrate the tail of a Gaussian over an interval of at most σ: to 5e-8
+# in single precision (True), and to rounding in double.
+_NODES = {True: 5, False: 9}
 
 
 @rule(*_CLAMP, relu="jacobian")
@@ -39,8 +37,9 @@ def clamp_jacobian(x: Moments, min: float | None = None, max: float | None = Non
 def clamp_moment(x: Moments, min: float | None = None, max: float | None = None) -> Moments:
     """Mean and variance of a Gaussian clipped to [l, u], in closed form or by integration.
 
-    `_narrow` holds for σ up to half the width of the interval, `_wide` above it. In float32 the
-    mean is right to 4e-7 of the smaller of σ and u - l, the variance to 1e-6 of the square of it.
+    `_narrow` is used up to σ = u - l and cancels above, by the square of σ/(u - l); `_wide` is used
+    there. In float32 the mean is right to 4e-7 of the smaller of σ and u - l, besides the rounding
+    of the bounds, and the variance to 1e-6 of its square.
     """
     low, high = _bounds(min, max)
     if math.isinf(high):
@@ -51,15 +50,15 @@ def clamp_moment(x: Moments, min: float | None = None, max: float | None = None)
         return Moments(high - lowered.mean, lowered.variance)
     if low == high:
         return Moments(torch.full_like(x.mean, low), torch.zeros_like(x.mean))
-    limit = (_WIDE * (high - low)) ** 2
+    limit = (high - low) ** 2
     is_wide = x.variance > limit
     # Each form sees only variances that it holds for, so that its gradient is finite elsewhere.
     narrow = _narrow(x.mean, x.variance.clamp(max=limit), low, high)
     wide = _wide(x.mean, x.variance.clamp(min=limit), low, high)
     variance = torch.where(is_wide, wide.variance, narrow.variance)
     # Popoviciu's inequality: the variance on an interval is at most the square of its half.
-    bound = ((high - low) / 2) ** 2
-    return Moments(torch.where(is_wide, wide.mean, narrow.mean), variance.clamp(0.0, bound))
+    variance = variance.clamp(0.0, limit / 4)
+    return Moments(torch.where(is_wide, wide.mean, narrow.mean), variance)
 
 
 def _narrow(mean: Tensor, variance: Tensor, low: float, high: float) -> Moments:
@@ -85,28 +84,38 @@ def _wide(mean: Tensor, variance: Tensor, low: float, high: float) -> Moments:
 
         E[Y - l] = ∫ Q(t) dt,    E[(Y - l)²] = 2 ∫ (t - l) Q(t) dt    (by parts).
 
-    The interval is mirrored if the mean is above its middle. Then Q is at most P(Z > -half/σ), and
-    E[(Y - l)²] is at least about twice E[Y - l]²: their difference does not cancel.
+    The interval is mirrored if the mean is above its middle. Then E[(Y - l)²] is at least about
+    twice E[Y - l]², and their difference does not cancel. With t = middle + half·x the integrals
+    are half·A and half² (A + B), for A = ∫ Q dx and B = ∫ x Q dx over [-1, 1].
     """
     half, middle = (high - low) / 2, (high + low) / 2
-    std = variance.sqrt()
     offset = mean - middle
-    distance, reach = offset.abs() / std, half / std
-    single = torch.finfo(mean.dtype).eps > 1e-8
-    first, second = torch.zeros_like(mean), torch.zeros_like(mean)
-    for node, weight in _legendre(_NODES_SINGLE if single else _NODES_DOUBLE):
-        tail = upper_tail(distance + node * reach)
-        first = first + weight * tail
-        second = second + weight * (1 + node) * tail
-    from_bound = half * first
+    scale = math.sqrt(0.5) / variance.sqrt()
+    distance, reach = offset.abs() * scale, half * scale
+    centre, pairs = _legendre(_NODES[torch.finfo(mean.dtype).eps > 1e-8])
+    even = [centre / 2 * _erfc(distance)]
+    odd = []
+    for node, weight in pairs:
+        step = node * reach
+        above, below = _erfc(distance + step), _erfc(distance - step)
+        even.append(weight / 2 * (above + below))
+        odd.append(weight * node / 2 * (above - below))
+    a, b = sum(even[1:], even[0]), sum(odd[1:], odd[0])
+    from_bound = half * a
     clipped = torch.where(offset > 0, high - from_bound, low + from_bound)
-    return Moments(clipped, half**2 * (2 * second - first.square()))
+    return Moments(clipped, half**2 * (2 * (a + b) - a.square()))
 
 
-def _legendre(count: int) -> list[tuple[float, float]]:
-    """Nodes and weights of Gauss-Legendre quadrature on [-1, 1]."""
-    nodes, weights = np.polynomial.legendre.leggauss(count)
-    return list(zip(nodes.tolist(), weights.tolist(), strict=True))
+def _erfc(x: Tensor) -> Tensor:
+    return 1 - torch.erf(x) if torch.compiler.is_exporting() else torch.erfc(x)
+
+
+def _legendre(count: int) -> tuple[float, list[tuple[float, float]]]:
+    """An odd Gauss-Legendre rule: the weight of node 0, and positive nodes with their weights."""
+    nodes, weights = (part.tolist() for part in np.polynomial.legendre.leggauss(count))
+    middle = count // 2
+    pairs = list(zip(nodes[middle + 1 :], weights[middle + 1 :], strict=True))
+    return weights[middle], pairs
 
 
 def _bounds(low: Any, high: Any) -> tuple[float, float]:
