@@ -170,7 +170,7 @@ def _load_timing_cache(config: Any, file: Path) -> Any:
 def _make_monitor(trt: ModuleType, progress: Progress | None) -> Any:
     """Create a progress monitor; an exception raised by `progress` cancels the build."""
 
-    class Monitor(trt.IProgressMonitor):  # type: ignore[name-defined] # as above
+    class ProgressMonitor(trt.IProgressMonitor):  # type: ignore[name-defined] # as above
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
             self.interruption: BaseException | None = None
@@ -196,7 +196,7 @@ def _make_monitor(trt: ModuleType, progress: Progress | None) -> Any:
             if self._phases:
                 self._phases[-1].parts += 1
 
-    return Monitor()
+    return ProgressMonitor()
 
 
 class Phase:

@@ -277,9 +277,7 @@ def test_fraction_of_nested_phases():
     outer.complete(0)
     assert compiler.fraction([outer]) == 1 / 4
     inner.complete(0)
-    assert (
-        compiler.fraction([outer, inner]) == (1 + 1 / 4) / 4
-    )  # half of half a step
+    assert compiler.fraction([outer, inner]) == (1 + 1 / 4) / 4  # half of half a step
     outer.parts = 1
     assert compiler.fraction([outer]) == (1 + 1 / 2) / 4  # finished: half a step
     assert compiler.fraction([outer, inner]) == (1 + 1 / 2 + 1 / 8) / 4  # and another has started
