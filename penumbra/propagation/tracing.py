@@ -146,7 +146,7 @@ def target_of(node: fx.Node, module: fx.GraphModule) -> Target:
 
 
 def place(node: fx.Node, module: fx.GraphModule) -> str:
-    """Where a node stands in the model, for an error message."""
+    """The place of a node in the model, for an error message."""
     if node.op in ("placeholder", "output"):
         return f"the model's {'input' if node.op == 'placeholder' else 'output'} '{node.target}'"
     what = describe(target_of(node, module))

@@ -1,4 +1,4 @@
-"""One noise layer before an affine one: the variance is exact, whatever the geometry.
+"""One noise layer before an affine one: the variance is exact for any geometry.
 
 The references know nothing of the rules: the matrix of the affine map is read off by sending unit
 vectors through the layer, and the noise is enumerated or drawn by torch's own dropout.
@@ -136,7 +136,7 @@ def test_padding_with_copies_is_exact_inside_and_approximate_at_the_border():
 
 
 def test_dropout_masks_enumerated():
-    """No formula at all: every mask, its probability, its result."""
+    """Without a formula: every mask, its probability and its result."""
     torch.manual_seed(0)
     layer = nn.Conv1d(2, 2, 3, padding=1).double()
     x = drawn(7, 1, 2, 5)

@@ -1,4 +1,4 @@
-"""Monte-Carlo batch norm: exact where it can be enumerated, otherwise against sampling; its fit."""
+"""Monte-Carlo batch norm against quadrature and against sampling, and the fit of its noise."""
 
 import itertools
 
@@ -106,7 +106,7 @@ def test_fit_batchnorm_noise_is_the_noise_of_training_batches():
 
     Teye et al.'s own procedure: for each sample take a batch of the training data and normalise
     by its statistics. The fit keeps the first two moments of (mean, 1/std), whose Gaussian shape is
-    an assumption that batches of 16 pictures meet well; several batch norms that vary together in
+    an assumption that batches of 16 images meet well; several batch norms that vary together in
     one network are not modelled, and not claimed.
     """
     model = small_network(norm_first=False)[:2]
@@ -134,7 +134,7 @@ def test_fit_batchnorm_noise_is_the_noise_of_training_batches():
 
 
 def test_fit_batchnorm_noise_takes_the_statistics_that_batch_norm_uses():
-    """Mean and inverse std of a batch, read off what torch makes of it in training mode."""
+    """Mean and inverse std of a batch, from torch's result in training mode."""
     batches = normal(5, 3, 2) * 2 + 1
     fitted = fit_batchnorm_noise(nn.BatchNorm1d(2, eps=0.1).double(), list(batches), 3)
     out = torch.stack([F.batch_norm(b, None, None, training=True, eps=0.1) for b in batches])

@@ -1,4 +1,4 @@
-"""Full covariance: exact for affine networks, and right for rectified Gaussians."""
+"""Full covariance: exact for affine networks, accurate for rectified Gaussians."""
 
 import itertools
 import math
@@ -212,7 +212,7 @@ def test_sensor_noise_enters_as_a_diagonal():
     torch.testing.assert_close(result.covariance[0], expected)
 
 
-def test_what_has_no_joint_covariance_is_refused():
+def test_two_uncertain_values_without_joint_covariance_raise():
     class Skip(nn.Module):
         def __init__(self):
             super().__init__()

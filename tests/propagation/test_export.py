@@ -1,4 +1,4 @@
-"""A propagated model leaves torch: torch.export, and ONNX run by ONNX Runtime, against eager."""
+"""Exported propagated models (torch.export, and ONNX on ONNX Runtime) against eager PyTorch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
+from function_models import Net
 from torch import Tensor, nn
 
-from penumbra.propagation import Moments, propagate
+from penumbra.propagation import ExactMoments, Moments, propagate
 
 # float32 along some twenty operations, with sums in another order.
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -106,8 +107,18 @@ def test_torch_export_keeps_moments_as_outputs_and_as_inputs():
         np.testing.assert_allclose(result, value, **CLOSE)
 
 
+def test_torch_export_keeps_exact_outputs():
+    walk = propagate(Net(lambda net, x: (net.noise(x), 2 * x), noise=nn.Dropout(0.5)))
+    x = torch.randn(2, 3)
+    noisy, exact = torch.export.export(walk, (x,)).module()(x)
+    assert not isinstance(noisy, ExactMoments)
+    assert isinstance(exact, ExactMoments)
+    assert torch.equal(exact.mean, 2 * x)
+    assert torch.equal(exact.std, torch.zeros(2, 3))
+
+
 def test_a_wrapper_of_plain_tensors_exports_as_well():
-    """What an exporter does that wants a standard deviation and a single output."""
+    """A model with the standard deviation as its single output."""
 
     class Std(nn.Module):
         def __init__(self, walk):

@@ -1,4 +1,4 @@
-"""Gains: what they multiply, what a fit finds where the truth is known, and whose they are."""
+"""Gains: what they multiply, fits with a known result, and gains of another model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penumbra.propagation.montecarlo import monte_carlo
 class Coherent(nn.Module):
     """One noisy value, copied into four channels that are added up again.
 
-    The copies vary as one: the variance of their sum is 16 times that of a copy, where independent
-    ones would have 4. So the gain is 4.
+    The copies are equal: the variance of their sum is 16 times that of a copy, instead of 4 times
+    if they were independent. So the gain is 4.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Coherent(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Noise behind two layers of positive weights, which add it up, seen by a softmax."""
+    """Noise behind two layers of positive weights, which add it up, and a softmax."""
 
     def __init__(self) -> None:
         super().__init__()

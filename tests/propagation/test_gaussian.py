@@ -44,7 +44,7 @@ def test_rectified_in_single_precision_is_right_to_a_millionth_of_sigma(variance
 
 
 @pytest.mark.parametrize("variance", VARIANCES)
-def test_so_is_its_exported_form_which_has_erf_but_no_erfc(variance, exporting):
+def test_the_exported_form_with_erf_instead_of_erfc_is_as_accurate(variance, exporting):
     # measured: 2.9e-7 σ and 4.4e-7 σ²
     assert max(largest_errors(variance, torch.float32)) <= 1e-6
 
@@ -55,7 +55,7 @@ def test_rectified_in_double_precision_is_right_to_rounding():
 
 
 def test_rectified_of_a_denormal_variance_keeps_its_limits():
-    """Below 1e-38 float32 has fewer digits than six; the limits stand nevertheless."""
+    """Below 1e-38 float32 has fewer than six digits; the limits hold nevertheless."""
     variance = torch.full((3,), 1e-42)
     mean = torch.tensor([-1.0, 0.0, 1.0])
     result = rectified(mean, variance)
@@ -73,7 +73,7 @@ def test_rectified_of_an_exact_value_is_the_plain_maximum(mean):
     assert result.variance.item() == 0
 
 
-def test_rectified_keeps_nan_where_it_was():
+def test_rectified_keeps_nan_in_its_place():
     mean = torch.tensor([float("nan"), 1.0])
     result = rectified(mean, torch.ones(2))
     assert torch.isnan(result.mean).tolist() == [True, False]

@@ -54,7 +54,7 @@ FAR = [(m, s) for m in (-14.0, -10.0, -8.6, -6.0, -4.3, 8.0) for s in (0.71, 1.0
 
 @pytest.mark.parametrize("form", ["double", "eager", "exporting"])
 def test_the_tail_keeps_its_digits_at_any_width(form, gaussian_moments, request):
-    """The sky's disparity is 1e-4 of the largest: no less right for that, in a graph either."""
+    """The disparity of the sky is 1e-4 of the largest. Its relative error is no larger for that."""
     if form == "exporting":
         request.getfixturevalue("exporting")
     mean, std = torch.tensor(FAR, dtype=torch.float64 if form == "double" else None).unbind(1)

@@ -1,4 +1,4 @@
-"""The reference itself, against enumeration of every mask, numpy, and plain training mode."""
+"""The Monte-Carlo reference against enumeration of all masks, numpy, and plain training mode."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def assert_within_four_standard_errors(out: Moments, mean, variance, fourth, sam
 @pytest.mark.parametrize(("samples", "at_once"), [(20_000, None), (20_000, 999), (1000, 1)])
 @torch.no_grad()
 def test_enumerated_masks(samples, at_once):
-    """Together and one by one, the same distribution: that of every mask."""
+    """The distribution over all masks, sampled together and one by one."""
     model = nonlinear()
     expected = enumerated(model[3:], model[:2](X))
     out = monte_carlo(model, X, samples=samples, at_once=at_once)
@@ -68,7 +68,7 @@ def test_enumerated_masks(samples, at_once):
 
 @pytest.mark.parametrize("at_once", [1, 7, None])
 def test_the_moments_are_those_of_the_samples(at_once, monkeypatch):
-    """Unbiased (n - 1), against numpy on the very samples."""
+    """Unbiased (n - 1), against numpy on the same samples."""
     recorded = []
     add = _Accumulator.add
     monkeypatch.setattr(_Accumulator, "add", lambda self, b: (recorded.append(b), add(self, b))[1])
@@ -90,7 +90,7 @@ def test_streaming_is_stable_far_from_zero():
     np.testing.assert_allclose(stream.moments().variance, reference, rtol=1e-9)
 
 
-# ---- reproducible, and polite --------------------------------------------------------------------
+# ---- reproducible, without side effects ----------------------------------------------------------
 
 
 def test_the_seed_decides():
@@ -118,7 +118,7 @@ def test_the_callers_random_state_and_the_modules_modes_are_left_alone():
 
 def test_only_the_noise_of_a_noise_layer_is_switched_on():
     class Block(nn.Module):
-        """Noise of one's own, with a batch norm inside that must stay in eval mode."""
+        """A user's noise layer, with a batch norm inside that must stay in eval mode."""
 
         def __init__(self):
             super().__init__()
@@ -179,7 +179,7 @@ def _added(exact, noisy):
 @pytest.mark.parametrize("name", IN_PLACE)
 @pytest.mark.parametrize("at_once", [1, None])
 def test_kept_values_survive_overwriting(name, at_once):
-    """Training mode is the judge: every sample from a fresh copy of the input.
+    """Against training mode: every sample from a fresh copy of the input.
 
     400 samples of each; the difference of two independent means has the standard error
     sqrt(2 var/n), and 4.5 of them are exceeded in 7e-6 of the (six or eight) outputs.
@@ -206,7 +206,7 @@ def test_kept_values_survive_overwriting(name, at_once):
 
 
 def test_a_value_overwritten_in_the_prefix_after_the_noise_has_read_it():
-    """The prefix runs ahead of the samples, so it must not overwrite for real."""
+    """The prefix runs ahead of the samples, so it must overwrite a copy only."""
 
     def forward(net, x):
         exact = net.first(x)
@@ -352,7 +352,7 @@ def test_progress_is_shown_when_asked(capsys):
     assert "30/30" in capsys.readouterr().err
 
 
-# ---- refused -------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Noise layers against every mask there is, each with its probability; no sampling error.
+"""Noise layers against the enumeration of all masks with their probabilities; no sampling error.
 
 The reference runs the plain layers on all 2ⁿ masked inputs, so it shares nothing with the rules.
 """
@@ -27,7 +27,7 @@ from penumbra.propagation import (
     propagate,
 )
 
-# ---- each element on its own ---------------------------------------------------------------------
+# ---- independent elements ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("after", [nn.Identity(), nn.Linear(6, 3), nn.Conv1d(2, 3, 2)])
@@ -40,7 +40,7 @@ def test_dropout_and_an_affine_layer_are_exact(after):
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("function", [F.dropout, torch.dropout])
-def test_functional_dropout_is_noise_whatever_it_says(function, training):
+def test_functional_dropout_is_noise_in_any_mode(function, training):
     x = normal(1, 5)
     out = propagate(Call(lambda v: function(v, P, training) * 2))(x)
     assert_same(out, by_enumeration(x, lambda v: 2 * v, x.shape))
@@ -57,7 +57,7 @@ def test_dropout_of_an_uncertain_value():
 
 
 def test_two_dropouts_with_a_layer_between_them():
-    """Diagonal, so exact where nothing has been mixed: dropout of a dropout."""
+    """Dropout of a dropout: diagonal, hence exact before elements are mixed."""
     x = normal(1, 4)
     out = propagate(nn.Sequential(nn.Dropout(P), nn.Dropout(0.5)))(x)
     first, p_first = masks(4)
@@ -103,7 +103,7 @@ def test_alpha_dropout_and_a_linear_layer(model):
 
 
 def test_alpha_dropout_is_torchs():
-    """What is enumerated is what torch samples: its outputs are the two values of each element."""
+    """Each element that torch samples is one of the two enumerated values."""
     x = normal(200)
     torch.manual_seed(0)
     sampled = F.alpha_dropout(x, P, training=True)

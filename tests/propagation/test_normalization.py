@@ -57,7 +57,7 @@ def affine(norm):
 
 NORMS = {
     "GroupNorm": (affine(nn.GroupNorm(2, 4)), (2, 4, 3)),
-    "GroupNorm of pictures": (affine(nn.GroupNorm(3, 6, eps=0.3)), (2, 6, 2, 2)),
+    "GroupNorm of images": (affine(nn.GroupNorm(3, 6, eps=0.3)), (2, 6, 2, 2)),
     "GroupNorm, one group": (nn.GroupNorm(1, 3, affine=False), (2, 3, 2, 2)),
     "LayerNorm": (affine(nn.LayerNorm(5)), (3, 5)),
     "LayerNorm over two": (affine(nn.LayerNorm((3, 4), eps=0.2)), (2, 3, 4)),

@@ -1,10 +1,11 @@
-"""Channels that vary together, and softmax over them: against integration, samples, autograd."""
+"""Correlated channels and softmax over them, against integration, samples and autograd."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import torch.nn.functional as F
+from function_models import Call
 from torch import Tensor, nn
 
 from penumbra.propagation import Moments, PropagationError, propagate
@@ -41,17 +42,6 @@ def scores(
     degrees = 2 * classes
     factors = random(count, classes, degrees, seed=1) * (scale / degrees**0.5)
     return spread * random(count, classes), factors
-
-
-class Over(nn.Module):
-    """A model that hands its input to a function."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def softmax_of(x: Moments, dim: int = 1) -> Moments:
@@ -133,7 +123,7 @@ def test_the_covariance_goes_through_what_treats_all_channels_alike(name):
     move = HANDED_ON[name]
     layers = nn.Sequential(nn.Dropout(0.3), nn.Conv2d(3, CLASSES, 3)).eval()
     x = random(1, 3, 6, 6).float()
-    out = propagate(nn.Sequential(layers, Over(move), nn.Softmax(1)), softmax="moment")(x)
+    out = propagate(nn.Sequential(layers, Call(move), nn.Softmax(1)), softmax="moment")(x)
     if name == "scaled and shifted":
         with torch.no_grad():
             layers[1].weight /= 2
@@ -182,7 +172,7 @@ def test_weak_noise_is_the_jacobian_with_the_whole_covariance():
     s = mean.softmax(1)
     jacobian = torch.diag_embed(s) - s.unsqueeze(-1) * s.unsqueeze(-2)
     expected = (jacobian @ covariance @ jacobian.mT).diagonal(dim1=1, dim2=2)
-    # what is left is of the order of the variance, 1e-6
+    # the error is of the order of the variance, 1e-6
     torch.testing.assert_close(out.variance, expected, rtol=2e-5, atol=0)
     torch.testing.assert_close(out.mean, s, rtol=2e-5, atol=0)
 
@@ -205,7 +195,7 @@ def test_two_classes_are_integrated(gap, variance, gaussian_moments):
 
 @pytest.mark.parametrize(("scale", "allowed"), [(0.5, 0.02), (1.0, 0.04), (2.0, 0.08)])
 def test_gaussian_scores_against_sampling(scale, allowed):
-    """Sampling's own noise is 0.7 % of each deviation; the rule's error: 1.3, 2.5 and 6 %."""
+    """Sampling noise is 0.7 % of each deviation; the rule's error is 1.3, 2.5 and 6 %."""
     mean, factors = scores(scale)
     generator = torch.Generator().manual_seed(3)
     first = second = torch.zeros_like(mean)
@@ -289,10 +279,10 @@ def test_scores_of_unknown_covariance_count_as_independent():
 @pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
 def test_every_dimension_is_treated_alike(shape, dim, function):
     mean, variance = random(*shape), random(*shape, seed=1).square()
-    walk = propagate(Over(lambda v: function(v, dim)), softmax="moment")
+    walk = propagate(Call(lambda v: function(v, dim)), softmax="moment")
     out = walk(Moments(mean, variance))
     flat = [value.movedim(dim, -1).reshape(-1, 4) for value in (mean, variance)]
-    expected = propagate(Over(lambda v: function(v, 1)), softmax="moment")(Moments(*flat))
+    expected = propagate(Call(lambda v: function(v, 1)), softmax="moment")(Moments(*flat))
     for got, wanted in ((out.mean, expected.mean), (out.variance, expected.variance)):
         torch.testing.assert_close(got.movedim(dim, -1).reshape(-1, 4), wanted)
 
@@ -309,7 +299,7 @@ def test_softmax2d_and_a_dtype_of_its_own():
     expected = softmax_of(x)
     out = propagate(nn.Softmax2d(), softmax="moment")(x)
     assert torch.equal(out.variance, expected.variance)
-    walk = propagate(Over(lambda v: F.softmax(v, 1, dtype=torch.float64)), softmax="moment")
+    walk = propagate(Call(lambda v: F.softmax(v, 1, dtype=torch.float64)), softmax="moment")
     assert walk(x).mean.dtype == walk(x).variance.dtype == torch.float64
 
 
@@ -323,7 +313,7 @@ def test_log_softmax_is_first_order_over_the_covariance():
     assert torch.equal(out.mean, mean.log_softmax(1))
 
 
-def test_an_unknown_way_is_refused():
+def test_an_unknown_option_raises():
     with pytest.raises(PropagationError, match="softmax='exact' is not one of"):
         propagate(nn.Softmax(1), softmax="exact")
 
@@ -331,7 +321,7 @@ def test_an_unknown_way_is_refused():
 def test_onnx_runtime_computes_the_same(through_onnx):
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Dropout(0.3), nn.Conv2d(4, CLASSES, 3, padding=1), Over(lambda z: z[..., :5, :] * 2),
+        nn.Dropout(0.3), nn.Conv2d(4, CLASSES, 3, padding=1), Call(lambda z: z[..., :5, :] * 2),
         nn.Softmax(1),
     ).eval()  # fmt: skip
     walk = propagate(model, softmax="moment")
@@ -367,7 +357,7 @@ def test_loadings_say_what_all_pairs_say(classes, sources, sure):
 
 @pytest.mark.parametrize("sure", [0.0, 12.0, 60.0])
 def test_loadings_in_single_precision(sure):
-    """A sure class would lose its variance in 1 - s if it were not measured from that class."""
+    """A confident class would lose its variance if 1 - s were computed as a difference."""
     mean, loadings, variances = factors(11, 16, sure)
     double = probabilities(log_odds_of_factors(loadings, mean, variances))[1].sqrt()
     single = probabilities(log_odds_of_factors(loadings.float(), mean.float(), variances.float()))[

@@ -87,7 +87,7 @@ class Averages(nn.Module):
 
 
 def test_averages_survive_the_export(through_onnx):
-    """ONNX's AveragePool knows no divisor, and torch.onnx.export forgets it in silence."""
+    """ONNX's AveragePool has no divisor, and torch.onnx.export ignores it silently."""
     names = [name for name in AVERAGES if name.startswith(("2d", "adaptive 2d,"))]
     names = [name for name in names if "larger" not in name and "kept" not in name]
     model = propagate(Averages(names).eval())

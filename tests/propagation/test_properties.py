@@ -1,4 +1,4 @@
-"""Random networks out of the rules' layers: what has to hold for every one of them.
+"""Properties of random networks of layers with rules.
 
 Networks are drawn as a list of steps, each a layer that keeps (batch, channels, height, width);
 derandomised, so that every run sees the same ones.
@@ -103,7 +103,7 @@ def network(before: list[str], after: list[str], rate: float, seed: int) -> nn.S
     return model.double()
 
 
-def picture(shape: tuple[int, int, int], seed: int) -> Tensor:
+def image(shape: tuple[int, int, int], seed: int) -> Tensor:
     batch, height, width = shape
     generator = torch.Generator().manual_seed(seed)
     size = (batch, CHANNELS, height, width)
@@ -119,7 +119,7 @@ def same(a: Moments, b: Moments, **tolerance: float) -> None:
 @given(kinds, kinds, rates, seeds, shapes)
 @torch.no_grad()
 def test_variance_is_finite_and_never_negative(before, after, rate, seed, shape):
-    model, x = network(before[:3], after, rate, seed), picture(shape, seed)
+    model, x = network(before[:3], after, rate, seed), image(shape, seed)
     for relu, max_pool in (("moment", "argmax"), ("moment", "moment"), ("jacobian", "argmax")):
         out = propagate(model, relu=relu, smooth=relu, max_pool=max_pool)(x)
         assert out.mean.isfinite().all()
@@ -132,7 +132,7 @@ def test_variance_is_finite_and_never_negative(before, after, rate, seed, shape)
 @given(kinds, kinds, seeds, shapes)
 @torch.no_grad()
 def test_without_noise_it_is_the_plain_network(before, after, seed, shape):
-    model, x = network(before[:3], after, 0.0, seed), picture(shape, seed)
+    model, x = network(before[:3], after, 0.0, seed), image(shape, seed)
     out = propagate(model)(x)
     assert isinstance(out, ExactMoments)
     assert torch.equal(out.mean, model(x))
@@ -143,7 +143,7 @@ def test_without_noise_it_is_the_plain_network(before, after, seed, shape):
 @torch.no_grad()
 def test_to_first_order_the_mean_is_the_plain_networks(before, after, rate, seed, shape):
     """Rounding alone: batch norm, pooling and interpolation are torch's own on the mean."""
-    model, x = network(before[:3], after, rate, seed), picture(shape, seed)
+    model, x = network(before[:3], after, rate, seed), image(shape, seed)
     out = propagate(model, **FIRST_ORDER)(x)
     torch.testing.assert_close(out.mean, model(x), rtol=1e-9, atol=1e-9)
 
@@ -152,8 +152,8 @@ def test_to_first_order_the_mean_is_the_plain_networks(before, after, rate, seed
 @given(kinds, kinds, rates, seeds, shapes)
 @torch.no_grad()
 def test_batch_elements_do_not_mix(before, after, rate, seed, shape):
-    """Another picture beside it, or none: the same result, up to the order of sums."""
-    model, x = network(before[:3], after, rate, seed), picture(shape, seed)
+    """The result is the same with and without other images in the batch, up to rounding."""
+    model, x = network(before[:3], after, rate, seed), image(shape, seed)
     walk = propagate(model)
     together, alone = walk(torch.cat([x, 100 * x.flip(0) + 1])), walk(x[:1])
     same(Moments(together.mean[:1], together.variance[:1]), alone, rtol=1e-9, atol=1e-12)
@@ -169,7 +169,7 @@ def test_single_and_double_precision_agree(before, after, rate, seed, shape):
     Argmax pooling and the Jacobian of ReLU jump where two means tie or one is zero, so the
     continuous forms are compared.
     """
-    model, x = network(before[:3], after, rate, seed), picture(shape, seed)
+    model, x = network(before[:3], after, rate, seed), image(shape, seed)
     options = {"relu": "moment", "smooth": "moment", "max_pool": "moment"}
     double = propagate(model, **options)(x)
     single = propagate(copy.deepcopy(model).float(), **options)(x.float())
@@ -183,7 +183,7 @@ def test_single_and_double_precision_agree(before, after, rate, seed, shape):
 @torch.no_grad()
 def test_permuting_hidden_channels_changes_nothing(after, rate, seed, shape):
     """Layers that treat channels alike, between two that mix them, with channels renumbered."""
-    model, x = network(["conv"], after, rate, seed), picture(shape, seed)
+    model, x = network(["conv"], after, rate, seed), image(shape, seed)
     order = torch.randperm(CHANNELS, generator=torch.Generator().manual_seed(seed))
     twin = copy.deepcopy(model)
     first, last = twin[0].layer, twin[-1]
@@ -202,7 +202,7 @@ def test_permuting_hidden_channels_changes_nothing(after, rate, seed, shape):
 def test_permuting_input_channels_permutes_what_stays_in_channels(after, rate, seed, shape):
     torch.manual_seed(seed)
     steps = [Step(kind, rate) for kind in ("dropout2d", *after) if kind != "norm"]
-    walk, x = propagate(nn.Sequential(*steps).eval()), picture(shape, seed)
+    walk, x = propagate(nn.Sequential(*steps).eval()), image(shape, seed)
     order = torch.randperm(CHANNELS, generator=torch.Generator().manual_seed(seed))
     direct, permuted = walk(x), walk(x[:, order])
     same(permuted, Moments(direct.mean[:, order], direct.variance[:, order]), rtol=1e-9, atol=1e-12)
@@ -215,7 +215,7 @@ def test_one_dropout_before_a_convolution_is_exact(rate, seed, shape, kernel, st
     """p/(1-p) W² ∗ a², with an unfolded convolution as the reference."""
     torch.manual_seed(seed)
     layer = nn.Conv2d(CHANNELS, 3, kernel, stride, padding).double()
-    x = picture(shape, seed)
+    x = image(shape, seed)
     out = propagate(nn.Sequential(nn.Dropout(rate), layer).eval())(x)
     columns = F.unfold(x, kernel, padding=padding, stride=stride)
     expected = rate / (1 - rate) * layer.weight.flatten(1).square() @ columns.square()

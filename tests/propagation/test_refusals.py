@@ -1,4 +1,4 @@
-"""What the walk refuses, with the place: overwritten values, hidden noise, batch statistics."""
+"""Errors of the walk, with the place: overwritten values, hidden noise, batch statistics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def dropout(rate: float = 0.5) -> nn.Dropout:
     return nn.Dropout(rate)
 
 
-# ---- what is overwritten in place ----------------------------------------------------------------
+# ---- values overwritten in place -----------------------------------------------------------------
 
 FINE = {
     "a chain": lambda net, x: net.relu(net.noise(x)).add_(1).mul_(2),
@@ -99,7 +99,7 @@ def in_place_net(function) -> Net:
 
 
 @pytest.mark.parametrize("name", FINE)
-def test_overwriting_in_place_is_fine_where_nobody_reads_the_old_value(name):
+def test_overwriting_in_place_is_fine_if_the_old_value_is_not_read(name):
     out = propagate(in_place_net(FINE[name]), relu="jacobian")(X.clone())
     torch.testing.assert_close(out.mean, in_place_net(FINE[name])(X.clone()))
     assert (out.variance > 0).any()
@@ -112,7 +112,7 @@ def test_an_overwritten_value_that_is_read_later_is_refused(name):
         propagate(in_place_net(OVERWRITTEN[name]))
 
 
-# ---- refused, with the place ---------------------------------------------------------------------
+# ---- errors with the place -----------------------------------------------------------------------
 
 
 def test_a_layer_without_a_rule_is_named_with_its_place_and_the_way_out():
@@ -212,7 +212,7 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_dropout_inside_a_closed_layer_is_refused_wherever_it_stands(name):
+def test_dropout_inside_an_untraced_layer_raises_anywhere(name):
     layer = HIDDEN[name]().eval()
 
     def forward(net, x):

@@ -66,7 +66,7 @@ PADDINGS = {
     "zeros, negative": (Call(lambda x: F.pad(x, (-1, 2, 1, -1))), (1, 2, 3, 4)),
     "zeros, channels": (Call(lambda x: F.pad(x, (0, 0, 0, 0, 1, 1))), (1, 2, 2, 3)),
     "a constant": (Call(lambda x: F.pad(x, (1, 0, 2, 1), value=3.5)), (1, 2, 3, 4)),
-    "a constant, said": (Call(lambda x: F.pad(x, (1, 1), "constant", -1.0)), (2, 2, 3)),
+    "a constant, explicit mode": (Call(lambda x: F.pad(x, (1, 1), "constant", -1.0)), (2, 2, 3)),
     "reflect": (Call(lambda x: F.pad(x, (2, 1, 1, 2), mode="reflect")), (1, 2, 3, 4)),
     "replicate": (Call(lambda x: F.pad(x, (2, 1, 0, 3), mode="replicate")), (1, 2, 3, 4)),
     "circular": (Call(lambda x: F.pad(x, (2, 1, 1, 1), mode="circular")), (1, 2, 3, 4)),

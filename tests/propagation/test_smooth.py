@@ -40,7 +40,7 @@ def test_moments_are_right_to_the_stated_bound(name, gaussian_moments):
     expected = torch.tensor(
         [gaussian_moments(model, m, s) for m, s in grid], dtype=torch.float64
     )  # fmt: skip
-    # Softplus of rate β is that of rate one, 1/β as large; rounding adds 1e-12 of what is large.
+    # Softplus of rate β is that of rate one divided by β; rounding adds 1e-12 of large values.
     size = 2.0 if name == "F.softplus" else 1.0
     error = (torch.stack([out.mean, out.variance], 1) - expected).abs()
     rounding = 1e-12 * (expected.abs() + std[:, None] ** torch.tensor([1, 2]))

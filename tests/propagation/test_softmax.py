@@ -18,7 +18,7 @@ SHAPES = {
     ".log_softmax()": (lambda x: x.log_softmax(-2), (3, 4, 2)),
     "Softmax": (nn.Softmax(dim=1), (3, 4)),
     "Softmax2d": (nn.Softmax2d(), (2, 3, 2, 2)),
-    "Softmax2d of one picture": (nn.Softmax2d(), (3, 2, 2)),
+    "Softmax2d of one image": (nn.Softmax2d(), (3, 2, 2)),
     "LogSoftmax": (nn.LogSoftmax(dim=-1), (2, 3)),
 }
 UNSAID = {f"dim left out, {len(shape)}": shape for shape in ((4,), (3, 4), (3, 2, 2), (2, 3, 2, 2))}
@@ -76,7 +76,7 @@ def test_the_dtype_that_is_asked_for_is_given(function):
 
 
 def test_probabilities_vary_together_to_zero():
-    """Σ_k s_k = 1 has no variance: of two classes both have the same."""
+    """Σ_k s_k = 1 has no variance, so two classes have the same."""
     generator = torch.Generator().manual_seed(1)
     mean, variance = (torch.rand(7, 2, generator=generator).double() for _ in range(2))
     out = propagate(nn.Softmax(1))(Moments(mean, variance))

@@ -1,4 +1,4 @@
-"""Work in strips is the same work."""
+"""Results in strips are those in one piece."""
 
 import pytest
 import torch

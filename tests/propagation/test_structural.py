@@ -28,7 +28,7 @@ X = torch.randn(SHAPE, generator=GENERATOR, dtype=torch.float64)
 
 
 class Noisy(nn.Module):
-    """noise, then a function."""
+    """Noise, then a function."""
 
     def __init__(self, function: Callable, noise: nn.Module):
         super().__init__()
@@ -221,7 +221,7 @@ KEEPS_CHANNELS = {  # and the shape of what comes out, without its batch
 
 @pytest.mark.parametrize("name", KEEPS_CHANNELS)
 def test_noise_shared_by_channels_survives_until_the_convolution(name):
-    """A convolution over all positions tells shared noise from independent noise."""
+    """A convolution over all positions distinguishes shared from independent noise."""
     function, shape = KEEPS_CHANNELS[name]
     kernel = torch.randn(3, *shape, generator=GENERATOR, dtype=torch.float64)
     convolve = F.conv1d if len(shape) == 2 else F.conv2d
@@ -256,7 +256,7 @@ KERNEL = torch.randn(3, 2, 2, 1, generator=GENERATOR, dtype=torch.float64)
 
 
 class Two(nn.Module):
-    """A function of two values with noise of their own."""
+    """A function of two values with independent noise."""
 
     def __init__(self, function: Callable):
         super().__init__()
@@ -341,7 +341,7 @@ def test_copies_of_a_value_after_a_layer_count_as_independent():
     torch.testing.assert_close(out.variance, variance / 2, **EXACT)
 
 
-# ---- what is exact of an uncertain value, and what is refused ------------------------------------
+# ---- exact properties of an uncertain value, and errors ------------------------------------------
 
 
 def test_shape_and_type_of_an_uncertain_value_are_exact():

@@ -1,4 +1,4 @@
-"""The walk: what is left alone, what goes in and out, and the walk as a module."""
+"""The walk: layers before the noise, inputs and outputs, and the walk as a module."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ def test_a_model_without_noise_is_the_plain_model():
     assert plain.count == propagated.count
     assert isinstance(out, ExactMoments)
     assert torch.equal(out.mean, expected)
+    assert torch.equal(out.variance, torch.zeros(2, 2))
     assert torch.equal(out.std, torch.zeros(2, 2))
 
 
@@ -314,7 +315,7 @@ def test_modes_follow_the_model():
 
 
 def test_memory_of_spent_values_is_freed():
-    """Only what is still read is held: of ten layers, never more than three values."""
+    """Values are freed after their last reader: of ten layers, at most three are alive."""
     alive, peak = set(), 0
 
     def watch(layer, inputs, output):
