@@ -124,7 +124,9 @@ def test_the_gradient_is_finite_at_any_width():
     assert variance.grad.isfinite().all()
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.0, math.inf), (-math.inf, 1.0), (2.0, 2.0)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, math.inf), (-math.inf, 1.0), (-math.inf, math.inf), (2.0, 2.0)]
+)
 def test_infinite_and_equal_bounds(low, high, gaussian_moments):
     model = Call(lambda x: x.clamp(low, high))
     out = propagate(model)(Moments(torch.tensor([0.3]), torch.tensor([1.0])))

@@ -42,6 +42,8 @@ def clamp_moment(x: Moments, min: float | None = None, max: float | None = None)
     of the bounds, and the variance to 1e-6 of its square.
     """
     low, high = _bounds(min, max)
+    if math.isinf(low) and math.isinf(high):
+        return x
     if math.isinf(high):
         raised = rectified(x.mean - low, x.variance)
         return Moments(low + raised.mean, raised.variance)
