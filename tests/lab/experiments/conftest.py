@@ -1,4 +1,4 @@
-"""What the tests of several experiments share."""
+"""Small data sets and bundles for the tests of the experiments."""
 
 import cv2
 import numpy as np
@@ -18,7 +18,7 @@ from penumbra.offline.models.segnet import SegNet
 
 @pytest.fixture(scope="session")
 def write_set():
-    """Writes a data set in Gal's layout, small enough for the whole protocol in a second."""
+    """Writes a data set in Gal's layout, on which the whole protocol takes a second."""
     return _write_set
 
 
@@ -45,7 +45,7 @@ def _write_set(folder, name="toy", rows=60, splits=3, unused=False):
 
 @pytest.fixture(scope="session")
 def small_bundle(tmp_path_factory):
-    """Writes a bundle of a small random network: weights and manifest as ever, but no real graph.
+    """Writes a bundle of a small random network, with weights and manifest but without a graph.
 
     `small_bundle("class")`, `"encdec"`, with fewer classes, or `"monodepth"`; returns its folder.
     """
@@ -64,10 +64,10 @@ def _small_bundle(tmp_path_factory, kind, classes):
         architecture, like = "segnet", tiny_bundles.segmentation
         scale = {"classes": classes_with_colours(classes)}
     folder = tmp_path_factory.mktemp(f"{kind}{len(classes)}") / kind
-    variant = {"architecture": architecture, "dropout": model.config["dropout"],
-               "rate": model.config["rate"], "width": 0.125, "relu": "moment",
-               "softmax": "moment", "variance": "diagonal"}  # fmt: skip
-    bundle = like(folder, None, None, variant=variant, **scale)
+    arguments = {name: model.config[name] for name in ("dropout", "rate", "width")}
+    entry = {"entry_point": architecture, "reference": None, "arguments": arguments}
+    rules = {"relu": "moment", "softmax": "moment", "variance": "diagonal"}
+    bundle = like(folder, None, None, model=entry, rules=rules, **scale)
     manifest = {k: v for k, v in bundle.manifest.items() if k not in ("schema", "files")}
     weights = save_model(model, tmp_path_factory.mktemp("weights"))
     write_bundle(folder, manifest, {"model.onnx": b"none", "weights.safetensors": weights})

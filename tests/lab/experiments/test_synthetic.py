@@ -5,13 +5,16 @@ import torch
 from torch import nn
 
 from penumbra.lab.experiments import synthetic
+from penumbra.lab.timing import torch_threads
 from penumbra.propagation import propagate
 from penumbra.propagation.montecarlo import monte_carlo
 
 
 @pytest.fixture(scope="module")
 def model():
-    return synthetic.train(seed=0)
+    # Matrices this small gain nothing from a second thread, and lose much on a busy machine.
+    with torch_threads(1):
+        return synthetic.train(seed=0)
 
 
 def test_standard_deviations_agree_within_sampling_error(model):

@@ -26,7 +26,7 @@ def fitted(problem, splits, points, epochs=6):
     return train(x[of], y[of], rates, decays, HIDDEN, epochs=epochs, seed=5, splits=list(splits))
 
 
-def test_a_network_comes_out_the_same_in_any_company(problem):
+def test_a_network_does_not_depend_on_those_trained_with_it(problem):
     together = fitted(problem, range(SPLITS), (0, 1))
     for split in range(SPLITS):
         for point in (0, 1):
