@@ -83,7 +83,7 @@ def test_thresholds_are_quantiles_and_the_model_stays(bundle, images, capsys):
     assert facts["pixel"] == found.thresholds.pixel
     assert not facts["extrapolated"]
     assert hashlib.sha256(found.model_file.read_bytes()).hexdigest() == model == found.sha256
-    before, after = (dict(b.manifest, thresholds=None) for b in (bundle, found))
+    before, after = (dict(b.manifest, alerts=None) for b in (bundle, found))
     assert before == after
 
 
@@ -145,7 +145,10 @@ def test_depth_in_metres(tmp_path, images, capsys):
 
 
 def test_a_bundle_that_takes_rgb_gets_rgb(tmp_path, images, capsys):
-    swapped = {"name": "image", "height": 36, "width": 48, "channel_order": "rgb"}
+    swapped = {
+        **tiny_bundles.segmentation(tmp_path / "any").manifest["input"],
+        "channel_order": "rgb",
+    }
     facts = []
     for bundle in (
         tiny_bundles.segmentation(tmp_path / "rgb", input=swapped),
@@ -183,5 +186,7 @@ def test_wrong_places_and_sizes(bundle, images, tmp_path, capsys):
     assert fit_alerts(bundle, tmp_path / "empty") == 2
     assert "no image (JPEG or PNG)" in capsys.readouterr().err
     cv2.imwrite(str(images / "0007.png"), np.zeros((20, 20, 3), np.uint8))
+    assert fit_alerts(bundle, images) == 0  # fitted to the engine's size, as the node does
+    (images / "0007.png").write_bytes(b"no image")
     assert fit_alerts(bundle, images) == 2
-    assert "frame 7 of frames: the image is 20x20" in capsys.readouterr().err
+    assert "0007.png" in capsys.readouterr().err
