@@ -1,4 +1,4 @@
-"""Messages that no camera should send: every one either is an image after all or has a reason."""
+"""Malformed messages: each must be read as an image or refused with a reason."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def images(seed: int, count: int) -> Iterator[Image]:
             length = choose.choice([0, 1, length, max(0, length - 1), choose.randint(0, 10_000)])
         data = choose.randbytes(length)
         if encoding == "32FC1" and choose.random() < 0.5:
-            data = NAN * (length // len(NAN))  # a depth image of which nothing is known
+            data = NAN * (length // len(NAN))  # a depth image without a single measurement
         message = Image(
             height=height,
             width=width,
@@ -76,7 +76,7 @@ def compressed(seed: int, count: int) -> Iterator[CompressedImage]:
 
 
 def camera_infos(seed: int, count: int) -> Iterator[CameraInfo]:
-    """Focal lengths that are zero, negative, huge or no number; sizes of zero."""
+    """Focal lengths that are zero, negative, huge or non-finite; sizes of zero."""
     choose = random.Random(seed)
     odd = [0.0, -1.0, 40.0, 1e308, float("nan"), float("inf")]
     for _ in range(count):
@@ -89,7 +89,7 @@ def camera_infos(seed: int, count: int) -> Iterator[CameraInfo]:
 
 
 def _with_header(message, choose: random.Random):
-    """A stamp that is not there, from the past or from the future, and any frame."""
+    """A stamp that is zero, in the past or in the future, and any frame."""
     message.header.stamp = Time(
         sec=choose.choice([0, 1, -1, 2**31 - 1]), nanosec=choose.choice([0, 1, 2**32 - 1])
     )

@@ -1,8 +1,8 @@
-"""The perception node with an engine whose behaviour a test commands, in place of ONNX Runtime.
+"""The perception node with a stub runner, whose behaviour a test controls, for ONNX Runtime.
 
-It answers at once, fails on pictures that begin with a pixel of FAIL, and with STUB_ENGINE=1 needs
-a TensorRT engine first, which NVIDIA's compiler really builds. With STUB_GATE it does not start
-before somebody has opened that FIFO for writing.
+It answers at once and fails on images whose first pixel is FAIL. With STUB_ENGINE=1 it needs a
+TensorRT engine first, which NVIDIA's compiler really builds. With STUB_GATE it does not start
+before that FIFO is opened for writing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StubLane:
     def run(self, image):
         first = tuple(int(value) for value in image[0, 0])
         if first == FAIL:
-            raise RunnerError("this picture breaks the engine")
+            raise RunnerError("this image breaks the engine")
         if first == OUT_OF_MEMORY:
             raise MemoryError("out of memory")
         spread = image[..., 1] * np.float32(1 / 255)
