@@ -5,9 +5,11 @@
     gains.safetensors     the gains of its variance, where they were fitted
     manifest.yaml         inputs, outputs, thresholds, provenance, and the SHA-256 of each file
     README.md             the model card: data, results, intended use, licence
+    signature.json        who vouches for all this, where the bundle was signed
 
 Nothing in it is ever executed or unpickled. `load_bundle` rejects incomplete or modified bundles
-and unknown schema versions.
+and unknown schema versions. What is checked is what is used: the manifest is parsed from the bytes
+that the signature covers, and `Bundle.read_model` returns the bytes whose checksum it compared.
 """
 
 from __future__ import annotations
@@ -16,16 +18,17 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from penumbra.errors import PenumbraError
+from penumbra.external_data import refuse_external_data
+from penumbra.files import check_digest, check_files, missing, plain_name, read_regular
 from penumbra.manifest import (
+    EXPORT_AGAIN,
     SCHEMA_VERSION,
     ClassSpec,
     DepthSpec,
@@ -38,11 +41,15 @@ from penumbra.manifest import (
     check_manifest,
     read_manifest,
 )
+from penumbra.safe_yaml import LARGEST, dump_yaml, parse_yaml
+from penumbra.signatures import verify_signature
 
 MANIFEST = "manifest.yaml"
 MODEL = "model.onnx"
 WEIGHTS = "weights.safetensors"
 CARD = "README.md"
+NOTHING_WRITTEN = "nothing was written"
+LARGEST_FILE = (1 << 31) - 1  # bytes read at once: no protocol buffer may be larger
 
 __all__ = [
     "CARD",
@@ -96,6 +103,21 @@ class Bundle:
     def weights_file(self) -> Path:
         """The network's weights, for Monte Carlo and for fitting."""
         return self.path / WEIGHTS
+
+    def read_model(self) -> bytes:
+        """The exported graph, checked again: these bytes are those that the manifest lists."""
+        return self.read_file(MODEL)
+
+    def read_file(self, name: str) -> bytes:
+        """A listed file, read once: the bytes returned are the bytes whose SHA-256 was compared."""
+        file = self.path / plain_name(name, self.path)
+        try:
+            data = read_regular(file, LARGEST_FILE)
+        except FileNotFoundError as error:
+            raise missing(file) from error
+        expected = self.files.get(name, "no such file")
+        check_digest(file, hashlib.sha256(data).hexdigest(), expected, len(data))
+        return data
 
     @property
     def sha256(self) -> str:
@@ -167,13 +189,32 @@ class Bundle:
         return dict((self.manifest["tolerances"] or {}).get("monte_carlo") or {})
 
 
-def load_bundle(path: Path | str) -> Bundle:
-    """Load the bundle in folder `path`; PenumbraError if it is incomplete, modified or too new."""
+def load_bundle(path: Path | str, trusted_keys: Sequence[Path] = ()) -> Bundle:
+    """Load the bundle in folder `path`; PenumbraError if it is incomplete, modified or too new.
+
+    With `trusted_keys`, the files of public keys, it must also carry a signature of one of them,
+    which is verified before anything else of the bundle is parsed.
+    """
     folder = Path(path)
-    manifest = read_manifest(_read_manifest(folder), str(folder / MANIFEST), str(folder))
-    for name, expected in manifest["files"].items():
-        _check_file(folder / name, expected)
-    return Bundle(folder, manifest)
+    file = folder / MANIFEST
+    try:
+        if trusted_keys:
+            data = verify_signature(folder, trusted_keys, MANIFEST)
+        else:
+            data = read_regular(file, LARGEST)
+    except FileNotFoundError as error:
+        raise PenumbraError(
+            f"no bundle at {folder}: {MANIFEST} is missing; give a folder written by "
+            "`penumbra export`"
+        ) from error
+    parsed = parse_yaml(data, file, EXPORT_AGAIN)
+    if not isinstance(parsed, dict):
+        raise PenumbraError(f"{file} is not a manifest of a bundle: {EXPORT_AGAIN}")
+    manifest = read_manifest(parsed, str(file), str(folder))
+    bundle = Bundle(folder, manifest)
+    check_files(folder, {name: sha for name, sha in bundle.files.items() if name != MODEL})
+    refuse_external_data(bundle.read_model(), bundle.model_file)
+    return bundle
 
 
 def write_bundle(
@@ -182,7 +223,8 @@ def write_bundle(
     """Write a bundle atomically; an existing bundle at `path` is replaced.
 
     `manifest` comes without `schema` and `files`, which are filled in here. `files` may refer to
-    files of the bundle that is replaced. A model card at `path` is kept.
+    files of the bundle that is replaced. A model card at `path` is kept, a signature is not: it
+    would not match.
     """
     target = Path(path)
     if target.exists() and not _may_be_replaced(target):
@@ -194,15 +236,19 @@ def write_bundle(
             staged = Path(scratch) / "new"
             staged.mkdir()
             for name, content in files.items():
+                file = staged / plain_name(name, target)
                 if isinstance(content, Path):
-                    shutil.copyfile(content, staged / name)
+                    shutil.copyfile(content, file)
                 else:
-                    (staged / name).write_bytes(content)
+                    file.write_bytes(content)
             manifest["files"] = {name: _sha256(staged / name) for name in files}
-            if (target / CARD).is_file():
+            if (target / CARD).is_file() and not (target / CARD).is_symlink():
                 shutil.copyfile(target / CARD, staged / CARD)
-            check_manifest(manifest, f"the manifest of {target}", "nothing was written")
-            text = yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=100)
+            where = f"the manifest of {target}"
+            check_manifest(manifest, where, NOTHING_WRITTEN)
+            text = dump_yaml(manifest)
+            parse_yaml(text.encode(), where, NOTHING_WRITTEN)  # what is written can be read
+            refuse_external_data((staged / MODEL).read_bytes(), f"the graph for {target}")
             (staged / MANIFEST).write_text(text, encoding="utf-8")
             _flush(staged.iterdir())
             _swap(staged, target, Path(scratch) / "old")
@@ -218,39 +264,6 @@ def rewrite_bundle(bundle: Bundle, **changes: Any) -> Bundle:
     """Rewrite the bundle atomically, with these entries of the manifest replaced."""
     kept = {k: v for k, v in bundle.manifest.items() if k not in ("schema", "files")}
     return write_bundle(bundle.path, kept | changes, {f: bundle.path / f for f in bundle.files})
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    file = folder / MANIFEST
-    if not file.is_file():
-        raise PenumbraError(
-            f"no bundle at {folder}: {MANIFEST} is missing; give a folder written by "
-            "`penumbra export`"
-        )
-    try:
-        manifest = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PenumbraError(f"cannot read {file}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        what = " ".join(str(error).split())
-        raise PenumbraError(f"{file} is not YAML ({what}): export the model again") from error
-    if not isinstance(manifest, dict):
-        raise PenumbraError(f"{file} is not a manifest of a bundle: export the model again")
-    return manifest
-
-
-def _check_file(file: Path, expected: str) -> None:
-    if not file.is_file():
-        raise PenumbraError(f"{file} is missing from its bundle: copy the whole folder again")
-    try:
-        found = _sha256(file)
-    except OSError as error:
-        raise PenumbraError(f"cannot read {file}: {error.strerror}") from error
-    if found != expected:
-        raise PenumbraError(
-            f"{file} ({file.stat().st_size} bytes) is not the file that was exported: its SHA-256 "
-            f"begins with {found[:12]}, in the manifest {expected[:12]}; copy the folder again"
-        )
 
 
 def _sha256(file: Path) -> str:

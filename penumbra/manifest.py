@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
 from penumbra.errors import PenumbraError
+from penumbra.text import printable
 
 SCHEMA_VERSION = 2
 EXPORT_AGAIN = "export the model again"
@@ -169,16 +171,22 @@ def check_manifest(
     manifest: Mapping[str, Any], where: str, what_to_do: str, version: int = SCHEMA_VERSION
 ) -> None:
     """Raise PenumbraError, in one line, if the manifest violates its schema."""
-    from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
 
-    file = resources.files("penumbra").joinpath(f"schemas/manifest-{version}.schema.json")
-    error = best_match(Draft202012Validator(json.loads(file.read_text())).iter_errors(manifest))
+    error = best_match(_validator(version).iter_errors(manifest))
     if error is not None:
-        key = ".".join(map(str, error.absolute_path)) or "the top level"
-        what = " ".join(error.message.split())
-        what = what if len(what) <= 200 else f"{what[:197]}..."
+        key = printable(".".join(map(str, error.absolute_path)) or "the top level")
+        what = printable(" ".join(error.message.split()))
         raise PenumbraError(f"{where} is not valid at {key}: {what}; {what_to_do}")
+
+
+@cache
+def _validator(version: int) -> Any:
+    """A cached validator: the schemas do not change while a program runs."""
+    from jsonschema import Draft202012Validator
+
+    file = resources.files("penumbra").joinpath(f"schemas/manifest-{version}.schema.json")
+    return Draft202012Validator(json.loads(file.read_text()))
 
 
 def _upgraded(old: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,11 @@ from penumbra.bundle import (
 )
 from penumbra.errors import PenumbraError
 
-FILES = {"model.onnx": b"a graph " * 40, "weights.safetensors": b"some weights " * 40}
+# An ONNX file whose only field is its `doc_string` of 100 characters.
+FILES = {
+    "model.onnx": b"\x32\x64" + b"a graph, or not so " * 5 + b"large",
+    "weights.safetensors": b"some weights " * 40,
+}
 MANIFEST = {
     "name": "street",
     "task": "segmentation",
@@ -251,7 +255,7 @@ def test_a_truncated_manifest_is_rejected(folder):
 
 def test_manifest_runs_no_code(folder):
     (folder / "manifest.yaml").write_text("!!python/object/apply:os.getcwd []")
-    assert "is not YAML" in refusal(folder)
+    assert "has the tag" in refusal(folder)
 
 
 def test_newer_version_is_named(folder):
@@ -290,7 +294,15 @@ def test_newer_version_is_named(folder):
         (lambda m: m["rules"].update(relu="guess"), "rules.relu"),
         (lambda m: m["files"].pop("model.onnx"), "files"),
         (lambda m: m["files"].update({"../outside": "0" * 64}), "files"),
+        (lambda m: m["files"].update({"a/b": "0" * 64}), "files"),
+        (lambda m: m["files"].update({"..": "0" * 64}), "files"),
         (lambda m: m["files"].update({"model.onnx": "short"}), "files.model.onnx"),
+        (lambda m: m.update(name="n" * 201), "name"),
+        (lambda m: m["classes"][0].update(name="n" * 201), "classes.0.name"),
+        (lambda m: m["input"].update(name="n" * 201), "input.name"),
+        (lambda m: m["outputs"][0].update(meaning="n" * 2001), "outputs.0.meaning"),
+        (lambda m: m["provenance"].update(command="n" * 8001), "provenance.command"),
+        (lambda m: m["alerts"]["causes"]["uncertainty"].pop("pixel"), "alerts.causes.uncertainty"),
     ],
 )
 def test_an_error_in_the_manifest_is_named_by_its_key(folder, change, key):

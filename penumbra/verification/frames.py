@@ -9,7 +9,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-import yaml
 
 from penumbra.bags import DEPTH_TOPIC, LABELS_TOPIC, Bag, RawMessage, array_of
 from penumbra.bags.messages import header_stamp
@@ -17,6 +16,7 @@ from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
 from penumbra.offline.metrics.segmentation import IGNORE
 from penumbra.replay.process import NODE
+from penumbra.safe_yaml import read_yaml
 from penumbra.vehicle.conversions import compressed_image_of, image_of
 from penumbra.vehicle.image_fit import fit_to_size
 
@@ -147,9 +147,9 @@ def _class_names(path: Path) -> list[str]:
     """The note `classes` that `penumbra bag` writes into a bag."""
     file = (path if path.is_dir() else path.parent) / "metadata.yaml"
     try:
-        facts = yaml.safe_load(file.read_text(encoding="utf-8"))["rosbag2_bagfile_information"]
+        facts = read_yaml(file, "record it again")["rosbag2_bagfile_information"]
         return [name.strip() for name in facts["custom_data"]["classes"].split(",")]
-    except (OSError, KeyError, TypeError, yaml.YAMLError):  # a bag from elsewhere
+    except (OSError, KeyError, TypeError, AttributeError, PenumbraError):  # a bag from elsewhere
         return []
 
 

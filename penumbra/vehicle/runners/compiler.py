@@ -113,7 +113,7 @@ def _parse(
     strongly_typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     network = builder.create_network(strongly_typed)
     parser = trt.OnnxParser(network, logger)
-    if not parser.parse(bundle.model_file.read_bytes()):
+    if not parser.parse(bundle.read_model()):
         error = parser.get_error(0)
         raise PenumbraError(
             f"{trt.__name__} {trt.__version__} rejects the graph of {bundle.name}: "

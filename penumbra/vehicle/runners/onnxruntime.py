@@ -53,12 +53,12 @@ class OnnxRuntimeRunner(Runner):
             log.warning("ONNX Runtime's CUDA provider does not start: running on the CPU")
         return [SessionLane(session, self)]
 
-    def _model(self) -> bytes | str:
+    def _model(self) -> bytes:
         """The bundle's graph, without nodes that only other outputs need."""
+        model = self.bundle.read_model()
         if len(self.outputs) == len(self.bundle.outputs):
-            return str(self.bundle.model_file)
-        wanted = [output.name for output in self.outputs]
-        return prune(self.bundle.model_file.read_bytes(), wanted)
+            return model
+        return prune(model, [output.name for output in self.outputs])
 
     def _providers(self, available: list[str]) -> list[Any]:
         if CUDA not in available:

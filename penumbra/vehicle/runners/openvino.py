@@ -43,7 +43,7 @@ class OpenVinoRunner(Runner):
             hints["INFERENCE_NUM_THREADS"] = self.settings.threads
         try:
             core = ov.Core()
-            model = core.read_model(str(self.bundle.model_file))
+            model = core.read_model(self.bundle.read_model())
             # Only requested outputs: the rest of the graph is removed.
             outputs = [model.output(output.name) for output in self.outputs]
             model = ov.Model(outputs, model.get_parameters(), self.bundle.name)

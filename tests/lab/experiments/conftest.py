@@ -70,7 +70,7 @@ def _small_bundle(tmp_path_factory, kind, classes):
     bundle = like(folder, None, None, model=entry, rules=rules, **scale)
     manifest = {k: v for k, v in bundle.manifest.items() if k not in ("schema", "files")}
     weights = save_model(model, tmp_path_factory.mktemp("weights"))
-    write_bundle(folder, manifest, {"model.onnx": b"none", "weights.safetensors": weights})
+    write_bundle(folder, manifest, {"model.onnx": b"", "weights.safetensors": weights})
     return str(folder)
 
 

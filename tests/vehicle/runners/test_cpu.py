@@ -136,7 +136,7 @@ def test_a_bad_image_is_rejected_and_the_next_one_runs(bundle, name, image, mess
 
 
 def test_a_graph_that_cannot_be_loaded_is_a_one_line_error(tmp_path, bundle, name):
-    broken = tiny_bundles.write_model(tmp_path / "broken", bundle, b"not a graph\n" * 9)
+    broken = tiny_bundles.write_model(tmp_path / "broken", bundle, b"\x32\x05hello")
     with pytest.raises(RunnerError, match="cannot load street") as caught:
         create(name, broken).activate()
     assert "\n" not in str(caught.value)

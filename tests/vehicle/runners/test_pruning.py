@@ -9,6 +9,7 @@ import pytest
 import tiny_bundles
 from onnx import TensorProto, helper
 
+from penumbra.errors import PenumbraError
 from penumbra.vehicle.runners import create
 from penumbra.vehicle.runners.pruning import prune
 
@@ -79,7 +80,7 @@ def test_a_model_with_a_subgraph_is_unchanged():
 
 @pytest.mark.parametrize("invalid", [b"\xff" * 40, b"\x3a\x7f\x01", b"\x0b", b"\x3a"])
 def test_an_invalid_protocol_buffer_is_rejected(invalid):
-    with pytest.raises(ValueError, match="protocol buffer"):
+    with pytest.raises(PenumbraError, match="protocol buffer"):
         prune(invalid, ["labels"])
 
 
