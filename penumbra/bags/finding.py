@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from penumbra.bags.reader import storage_files
+from penumbra.bags.storages import storage_files
 from penumbra.errors import PenumbraError
 
 

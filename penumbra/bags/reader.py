@@ -7,27 +7,33 @@ with open_bag(path) as bag:
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from rosbags.interfaces import Connection, ConnectionExtRosbag1, QosDurability, QosReliability
-from rosbags.rosbag1 import Reader as Reader1
-from rosbags.rosbag2 import Reader as Reader2
-from rosbags.rosbag2.storage_mcap import McapReader
 from rosbags.typesys.store import Typestore
 
+from penumbra.bags.limits import Budget, LimitError, unpack_file
 from penumbra.bags.messages import IMAGES, SECOND, has_header, header_stamp
-from penumbra.bags.salvage import salvage, unpacked_file, unpacked_message
+from penumbra.bags.storages import (
+    METADATA,
+    PACKED,
+    FolderMetadata,
+    open_storage,
+    read_metadata,
+    salvage,
+    storage_files,
+)
+from penumbra.bags.stored import Found, NoIndexError, Storage, StoredTopic
 from penumbra.bags.translation import Translation, one_line
 from penumbra.errors import PenumbraError
+from penumbra.text import LONGEST_LINE, printable
 
 GROUND_TRUTH = "/ground_truth/"
-_SUFFIXES = (".mcap", ".db3", ".bag")
-_PACKED = ".zstd"  # appended to the name of a file that rosbag2 has compressed as a whole
-Read = Callable[[Collection[Connection]], Iterator[tuple[Connection, int, bytes]]]
+_SHOWN = 20  # names in one line
+Read = Callable[[Collection[StoredTopic]], Found]
 Warn = Callable[[str], None]
 
 
@@ -59,16 +65,13 @@ def open_bag(path: Path, warn: Warn | None = None) -> Bag:
     warn = warn or _to_stderr
     files = storage_files(path)
     try:
-        reader = Reader1(path) if path.suffix == ".bag" and path.is_file() else Reader2(path)
-        reader.open()
-    except Exception as error:  # rosbags raises many kinds of errors on damaged files
-        return _salvaged(path, files, warn, error)
-    if _without_index(reader):
-        reader.close()
+        return _opened(path, files, warn)
+    except PenumbraError:
+        raise
+    except NoIndexError:
         return _salvaged(path, files, warn, None)
-    return Bag(
-        path, list(reader.connections), lambda c: reader.messages(list(c)), warn, reader.close
-    )
+    except Exception as error:  # damaged files raise errors of many kinds
+        return _salvaged(path, files, warn, error)
 
 
 class Bag:
@@ -77,19 +80,26 @@ class Bag:
     def __init__(
         self,
         path: Path,
-        connections: list[Connection],
+        stored: list[StoredTopic],
         read: Read,
         warn: Warn,
         close: Callable[[], None] = lambda: None,
+        counts: Mapping[str, int] | None = None,
     ) -> None:
         self.path = path
         self.warn = warn
-        self._connections = connections
+        self._stored = stored
         self._read = read
         self._close = close
         try:
-            self._translation = Translation(connections, lambda text: warn(f"{path}: {text}"))
-            self.topics = {c.topic: self._topic(c.topic) for c in connections}
+            self._translation = Translation(stored, lambda text: warn(f"{path}: {text}"))
+            by_name: dict[str, list[StoredTopic]] = {}
+            for topic in stored:
+                by_name.setdefault(topic.name, []).append(topic)
+            self.topics = {
+                name: self._topic(name, parts, (counts or {}).get(name))
+                for name, parts in by_name.items()
+            }
             if not any(topic.count for topic in self.topics.values()):
                 raise PenumbraError(f"{path} holds no messages: nothing was recorded")
         except BaseException:
@@ -114,31 +124,36 @@ class Bag:
         Warns where time runs backwards, and where messages are lost because the bag is damaged.
         """
         wanted = self.topics if topics is None else {name: self.topic(name) for name in topics}
-        connections = [c for c in self._connections if c.topic in wanted]
-        expected = sum(connection.msgcount for connection in connections)
+        stored = [topic for topic in self._stored if topic.name in wanted]
+        expected = sum(topic.count for topic in wanted.values())
         clocks = _ClockCheck(self)
         done = 0
-        messages = self._read(connections) if connections else iter(())
+        size = sum(file.stat().st_size for file in {topic.file for topic in stored})
+        budget = Budget(self.path, size)
+        messages = self._read(stored) if stored else iter(())
         while True:
             try:
-                connection, stamp, data = next(messages)
-                if not isinstance(connection.ext, ConnectionExtRosbag1):
-                    data = unpacked_message(data)
-                cdr = self._translation.convert(connection.msgtype, data)
+                topic, stamp, data = next(messages)
+                if not topic.ros1:
+                    data = budget.unpack_message(data)
+                recorded = RawMessage(
+                    topic.name, stamp, self._translation.convert(topic.type, data)
+                )
+                clocks.check(recorded)
             except StopIteration:
                 if done < expected:
                     self.warn(
                         f"{self.path} is damaged: only {done} of {expected} messages are found"
                     )
                 return
-            except Exception as error:  # rosbags raises many kinds of errors on damaged files
+            except LimitError:
+                raise
+            except Exception as error:  # damaged files raise errors of many kinds
                 self.warn(
                     f"{self.path} is damaged after message {done}; the rest is lost:"
                     f" {one_line(error)}"
                 )
                 return
-            recorded = RawMessage(connection.topic, stamp, cdr)
-            clocks.check(recorded)
             yield recorded
             done += 1
 
@@ -149,8 +164,8 @@ class Bag:
     def topic(self, name: str) -> Topic:
         """The topic of that name, or an error that lists the topics of the bag."""
         if name not in self.topics:
-            there = ", ".join(sorted(self.topics))
-            raise PenumbraError(f"no topic {name} in {self.path}: it has {there}")
+            there = _listed(sorted(self.topics))
+            raise PenumbraError(f"no topic {printable(name)} in {self.path}: it has {there}")
         return self.topics[name]
 
     def image_topic(self, name: str | None = None) -> Topic:
@@ -159,14 +174,15 @@ class Bag:
             topic = self.topic(name)
             if topic.type not in IMAGES:
                 raise PenumbraError(
-                    f"{name} in {self.path} holds {topic.type}: images are {' or '.join(IMAGES)}"
+                    f"{printable(name)} in {self.path} holds {printable(topic.type)}: images are"
+                    f" {' or '.join(IMAGES)}"
                 )
             return topic
         images = [topic for topic in self.topics.values()
                   if topic.type in IMAGES and not topic.name.startswith(GROUND_TRUTH)]  # fmt: skip
         if len(images) == 1:
             return images[0]
-        there = ", ".join(f"{t.name} ({t.type})" for t in images or self.topics.values())
+        there = _listed([f"{t.name} ({t.type})" for t in images or self.topics.values()])
         what = "several image topics" if images else f"no topic of type {' or '.join(IMAGES)}"
         raise PenumbraError(f"{self.path} has {what}: name one of {there}")
 
@@ -181,22 +197,19 @@ class Bag:
         """rosbags' definitions of the messages in this bag."""
         return self._translation.store
 
-    def _topic(self, name: str) -> Topic:
-        parts = [c for c in self._connections if c.topic == name]
-        types = sorted({self._translation.name(c.msgtype) for c in parts})
+    def _topic(self, name: str, parts: list[StoredTopic], count: int | None) -> Topic:
+        types = sorted({self._translation.name(part.type) for part in parts})
         if len(types) > 1:
             raise PenumbraError(
-                f"{name} in {self.path} holds messages of two types: {', '.join(types)}"
+                f"{printable(name)} in {self.path} holds messages of two types: {_listed(types)}"
             )
-        latched, reliable = False, True
-        for connection in parts:
-            if isinstance(connection.ext, ConnectionExtRosbag1):
-                latched |= bool(connection.ext.latching)
-                continue
-            for qos in connection.ext.offered_qos_profiles:
-                latched |= qos.durability == QosDurability.TRANSIENT_LOCAL
-                reliable &= qos.reliability != QosReliability.BEST_EFFORT
-        return Topic(name, types[0], sum(c.msgcount for c in parts), latched, reliable)
+        return Topic(
+            name,
+            types[0],
+            sum(part.count for part in parts) if count is None else count,
+            any(part.latched for part in parts),
+            all(part.reliable for part in parts),
+        )
 
 
 class _ClockCheck:
@@ -218,72 +231,114 @@ class _ClockCheck:
         if back > 0 and clock not in self._warned:
             self._warned.add(clock)
             self._bag.warn(
-                f"{self._bag.path}: time runs backwards by {back / SECOND:.3f} s in {clock} (at a"
-                f" message of {topic} with {now / SECOND:.3f} s): are these several recordings, or"
-                " was a clock set? Messages keep their stored order"
+                f"{self._bag.path}: time runs backwards by {back / SECOND:.3f} s in"
+                f" {printable(clock)} (at a message of {printable(topic)} with"
+                f" {now / SECOND:.3f} s): are these several recordings, or was a clock set?"
+                " Messages keep their stored order"
             )
         self._last[clock] = now
 
 
-def storage_files(path: Path) -> list[Path]:
-    """The storage files of a bag, or an error with the reason why `path` is not one."""
-    if not path.exists():
-        raise PenumbraError(f"no bag {path}")
-    if path.is_dir():
-        names = ("*.mcap", "*.db3", f"*.mcap{_PACKED}", f"*.db3{_PACKED}")
-        files = sorted(file for name in names for file in path.glob(name))
-        if not files and not (path / "metadata.yaml").is_file():
-            raise PenumbraError(
-                f"{path} is not a bag: it has neither metadata.yaml nor .mcap nor .db3"
-            )
-        return files
-    if path.suffix not in _SUFFIXES:
-        raise PenumbraError(
-            f"{path} is not a bag: give a rosbag2 folder, or a file {', '.join(_SUFFIXES)}"
-        )
-    return [path]
+def _opened(path: Path, files: list[Path], warn: Warn) -> Bag:
+    """The bag, by the indexes of its files."""
+    metadata = read_metadata(path) if path.is_dir() else FolderMetadata(files, {})
+    scratch = _Scratch()
+    storages: dict[Path, Storage] = {}
 
+    def close() -> None:
+        for storage in storages.values():
+            storage.close()
+        scratch.cleanup()
 
-def _without_index(reader: Reader1 | Reader2) -> bool:
-    """Whether it is an MCAP without chunks; rosbags reads only those with messages in order."""
-    if isinstance(reader, Reader1) or reader.compression_mode or not reader.message_count:
-        return False
-    storages = getattr(reader.storage, "storages", [reader.storage])
-    return any(isinstance(part, McapReader) and not part.chunks for part in storages)
+    try:
+        for file in scratch.unpacked(metadata.files):
+            storages[file] = open_storage(file)
+        topics = [topic for storage in storages.values() for topic in storage.topics]
+        named = {name for name, count in metadata.counts.items() if count}
+        if named - {topic.name for topic in topics}:
+            raise ValueError(f"its files lack topics that {METADATA} names")
+    except BaseException:
+        close()
+        raise
+
+    def read(wanted: Collection[StoredTopic]) -> Found:
+        for file, storage in storages.items():
+            numbers = {topic.number for topic in wanted if topic.file == file}
+            if numbers:
+                yield from storage.messages(numbers)
+
+    return Bag(path, topics, read, warn, close, metadata.counts)
 
 
 def _salvaged(path: Path, files: list[Path], warn: Warn, why: Exception | None) -> Bag:
-    """The readable part of a bag that rosbags refuses because of `why` (None: all is readable)."""
-    reason = one_line(why)
-    scratch = TemporaryDirectory()
+    """The readable part of a bag that has no whole index because of `why` (None: all of it)."""
+    scratch = _Scratch()
     try:
-        folder = Path(scratch.name)
-        files = [unpacked_file(f, folder) if f.suffix == _PACKED else f for f in files]
-    except OSError as error:
-        scratch.cleanup()
-        raise PenumbraError(f"cannot unpack {path}: {error.strerror}; free some space") from error
-    connections: dict[tuple[Path, int], Connection] = {}
-    total = 0
-    for file in files:
-        for connection, _, _ in salvage(file):
-            known = connections.setdefault((file, connection.id), connection)
-            connections[file, connection.id] = known._replace(msgcount=known.msgcount + 1)
-            total += 1
-    if not total:
-        scratch.cleanup()
-        raise PenumbraError(f"{path} cannot be read, and no message can be recovered: {reason}")
-    if why is not None:
-        warn(f"{path} is truncated or damaged ({reason}): {total} messages recovered")
-
-    def read(wanted: Collection[Connection]) -> Iterator[tuple[Connection, int, bytes]]:
-        ours = {(connection.owner, connection.id) for connection in wanted}
+        files = scratch.unpacked(files)
+        topics: dict[tuple[Path, int], StoredTopic] = {}
+        counts: dict[tuple[Path, int], int] = {}
+        found: list[Exception] = [] if why is None else [why]
         for file in files:
-            for connection, stamp, data in salvage(file):
-                if (file, connection.id) in ours:
-                    yield connection, stamp, data
+            for topic, _, _ in salvage(file, found.append):
+                key = file, topic.number
+                topics.setdefault(key, topic)
+                counts[key] = counts.get(key, 0) + 1
+        total = sum(counts.values())
+        why = found[0] if found else None
+        if not total and why is None:
+            raise PenumbraError(f"{path} holds no messages: nothing was recorded")
+        if not total:
+            raise PenumbraError(
+                f"{path} cannot be read, and no message can be recovered: {one_line(why)}"
+            )
+    except BaseException:
+        scratch.cleanup()
+        raise
+    if why is not None:
+        warn(f"{path} is truncated or damaged ({one_line(why)}): {total} messages recovered")
 
-    return Bag(path, list(connections.values()), read, warn, scratch.cleanup)
+    def read(wanted: Collection[StoredTopic]) -> Found:
+        ours = {(topic.file, topic.number) for topic in wanted}
+        for file in files:
+            for topic, stamp, data in salvage(file):
+                if (file, topic.number) in ours:
+                    yield topic, stamp, data
+
+    counted = [replace(topic, count=counts[key]) for key, topic in topics.items()]
+    return Bag(path, counted, read, warn, scratch.cleanup)
+
+
+class _Scratch:
+    """A temporary folder for unpacked files, made when there is one to unpack."""
+
+    def __init__(self) -> None:
+        self._folder: TemporaryDirectory[str] | None = None
+
+    def unpacked(self, files: list[Path]) -> list[Path]:
+        """The files, those that are compressed as a whole replaced by their content."""
+        try:
+            return [self._unpack(file) if file.suffix == PACKED else file for file in files]
+        except OSError as error:
+            raise PenumbraError(
+                f"cannot unpack {files[0].parent}: {error.strerror}; free some space"
+            ) from error
+
+    def _unpack(self, file: Path) -> Path:
+        self._folder = self._folder or TemporaryDirectory()
+        return unpack_file(file, Path(self._folder.name))
+
+    def cleanup(self) -> None:
+        """Remove the folder."""
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _listed(names: list[str]) -> str:
+    """Names in one line; of very many, the first."""
+    shown = [printable(name) for name in names[:_SHOWN]]
+    more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+    return ", ".join([*shown, *more])
 
 
 def _to_stderr(text: str) -> None:
-    print(f"penumbra: warning: {text}", file=sys.stderr)
+    print(f"penumbra: warning: {printable(text, LONGEST_LINE)}", file=sys.stderr)

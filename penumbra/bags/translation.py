@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from rosbags.convert.converter import STATIC_MSGTYPE_RENAMES, is_same_wireformat, migrate_bytes
-from rosbags.interfaces import (
-    Connection,
-    ConnectionExtRosbag1,
-    MessageDefinition,
-    MessageDefinitionFormat,
-)
-from rosbags.interfaces.typing import Typesdict
-from rosbags.typesys import (
-    Stores,
-    TypesysError,
-    get_types_from_idl,
-    get_types_from_msg,
-    get_typestore,
-)
+from rosbags.typesys import Stores, get_typestore
 from rosbags.typesys.store import Typestore
 
+from penumbra.bags.definition_text import DefinitionReader
 from penumbra.bags.messages import jazzy
+from penumbra.bags.stored import StoredTopic
 from penumbra.errors import PenumbraError
+from penumbra.text import printable
 
-_IDL_RULE = "=" * 80 + "\n"
+_WARNINGS = 5  # about definitions, of one bag
+_LONGEST_REASON = 300  # characters
 
 
 class Translation:
@@ -36,20 +27,25 @@ class Translation:
     other type keeps the definition embedded in the bag.
     """
 
-    def __init__(self, connections: Sequence[Connection], warn: Callable[[str], None]) -> None:
-        self._is_ros1 = any(isinstance(c.ext, ConnectionExtRosbag1) for c in connections)
+    def __init__(self, topics: Sequence[StoredTopic], warn: Callable[[str], None]) -> None:
+        self._is_ros1 = any(topic.ros1 for topic in topics)
         self._source = get_typestore(Stores.EMPTY)
-        embedded: Typesdict = {}
-        for connection in connections:
-            try:
-                embedded.update(_definitions(connection.msgdef, connection.msgtype))
-            except (TypesysError, ValueError) as error:
-                kind, why = connection.msgtype, one_line(error)
-                warn(f"the definition of {kind} cannot be read: {why}")
-        self._source.register(embedded)
         self.store: Typestore = get_typestore(Stores.ROS2_JAZZY)
         known = jazzy().fielddefs
-        self.store.register({name: d for name, d in embedded.items() if name not in known})
+        reader = DefinitionReader()
+        unread = 0
+        for definition, type_name in dict.fromkeys((t.definition, t.type) for t in topics):
+            try:
+                found = reader.types(definition, type_name)
+                self._source.register(found)
+                self.store.register({n: d for n, d in found.items() if n not in known})
+            except Exception as error:  # rosbags raises many kinds of errors on odd definitions
+                unread += 1
+                if unread <= _WARNINGS:
+                    kind, why = printable(type_name), one_line(error)
+                    warn(f"the definition of {kind} cannot be read: {why}")
+        if unread > _WARNINGS:
+            warn(f"{unread - _WARNINGS} more definitions cannot be read")
         self._converters: dict[str, Callable[[bytes], bytes]] = {}
 
     def name(self, type_name: str) -> str:
@@ -69,7 +65,7 @@ class Translation:
     def decode(self, type_name: str, data: bytes) -> Any:
         """The message, from the result of `convert`."""
         if not self.knows(type_name):
-            raise PenumbraError(f"the definition of {type_name} is unknown")
+            raise PenumbraError(f"the definition of {printable(type_name)} is unknown")
         return self.store.deserialize_cdr(data, type_name)
 
     def _converter(self, type_name: str) -> Callable[[bytes], bytes]:
@@ -77,7 +73,7 @@ class Translation:
         known = type_name in self._source.fielddefs and target in self.store.fielddefs
         if not known:
             if self._is_ros1:
-                raise PenumbraError(f"the definition of {type_name} is missing")
+                raise PenumbraError(f"the definition of {printable(type_name)} is missing")
             return bytes
         if is_same_wireformat(self._source, self.store, type_name, target):
             if not self._is_ros1:
@@ -89,19 +85,6 @@ class Translation:
 
 
 def one_line(error: object) -> str:
-    """The message of an error in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-@lru_cache(maxsize=256)  # parsing them takes most of the time of opening a bag
-def _definitions(definition: MessageDefinition, type_name: str) -> Typesdict:
-    if definition.format == MessageDefinitionFormat.NONE:
-        return {}
-    if definition.format == MessageDefinitionFormat.MSG:
-        return get_types_from_msg(definition.data, type_name)
-    if not definition.data.startswith(f"{_IDL_RULE}IDL: "):
-        return get_types_from_idl(definition.data)
-    found: Typesdict = {}
-    for part in definition.data.split(_IDL_RULE)[1:]:
-        found.update(get_types_from_idl(part.partition("\n")[2]))
-    return found
+    """The message of an error in one printable line."""
+    text = " ".join(str(error)[: 2 * _LONGEST_REASON].split())
+    return printable(text, _LONGEST_REASON) or type(error).__name__

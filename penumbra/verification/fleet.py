@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import penumbra
-from penumbra.bags.reader import storage_files
+from penumbra.bags.storages import storage_files
 from penumbra.bundle import Bundle, load_bundle
 from penumbra.errors import PenumbraError
 from penumbra.files import write_atomically
