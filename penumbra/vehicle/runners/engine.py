@@ -2,6 +2,10 @@
 
 An engine is specific to a model, a TensorRT version, a GPU architecture and an image size. All of
 these are in its file name, so that a stale engine is never found.
+
+An engine is machine code. Beside it lies a record of its SHA-256 and its key, and only bytes that
+match it are loaded; the folder belongs to the user alone, since whoever writes to it could replace
+both.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import logging
 import os
 import platform
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,13 +25,15 @@ from pathlib import Path
 
 from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
-from penumbra.files import cache_folder, write_atomically
+from penumbra.files import cache_folder, read_regular, write_atomically
 from penumbra.vehicle.runners import compiler
 from penumbra.vehicle.runners.cuda import Cuda
 from penumbra.vehicle.runners.settings import Progress, RunnerSettings
 
 log = logging.getLogger(__name__)
 
+LARGEST_ENGINE = 1 << 34  # bytes
+LARGEST_RECORD = 1 << 16
 RECIPE = 1  # increment when compiler.py builds another engine from the same model
 
 
@@ -74,22 +81,37 @@ class Engine:
         return self.folder / self.key.file_name(self.bundle.name)
 
     @property
+    def record(self) -> Path:
+        """The file beside the engine that tells its SHA-256 and its key."""
+        return self.path.with_name(f"{self.path.name}.json")
+
+    @property
     def built(self) -> bool:
-        """Whether the file exists."""
-        return self.path.is_file()
+        """Whether the engine is in the cache, undamaged."""
+        if not self.path.exists():
+            return False
+        try:
+            self._checked()
+        except (PenumbraError, OSError):
+            return False
+        return True
 
     def build(self, progress: Progress | None = None, force: bool = False) -> bool:
         """Build the engine unless it exists; True if it was built now.
 
-        Only one process builds at a time, since concurrent builds would distort each other's
-        timings; others wait for its result. The file is written atomically: an interrupted build
-        leaves nothing.
+        A damaged engine, or one without its record, is built again. Only one process builds at a
+        time, since concurrent builds would distort each other's timings; others wait for its
+        result. The file is written atomically: an interrupted build leaves nothing.
         """
+        if self.bundle.sha256 != self.key.model:  # replaced since its engine was asked for
+            raise PenumbraError(f"{self.bundle.path} is another bundle than before: load it again")
         if self.built and not force:
             return False
         with _locked(self.folder):
             if self.built and not force:
                 return False
+            if self.path.exists() and not force:
+                log.warning("%s; building it again", self._damage())
             data = compiler.build(
                 self.bundle,
                 self.key.backend,
@@ -99,18 +121,44 @@ class Engine:
                 self.folder / self._timing_cache_name(),
                 progress,
             )
+            digest = hashlib.sha256(data).hexdigest()
             write_atomically(self.path, data)
+            record = {"sha256": digest, "key": asdict(self.key)}
+            write_atomically(self.record, json.dumps(record, indent=2) + "\n")
         return True
 
     def read(self) -> bytes:
-        """The serialised engine."""
+        """The serialised engine: the very bytes whose SHA-256 was compared with the record."""
         try:
-            return self.path.read_bytes()
-        except OSError as error:
+            return self._checked()
+        except (PenumbraError, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
             raise PenumbraError(
-                f"cannot read the engine {self.path}: {error.strerror}; run "
+                f"cannot read the engine {self.path}: {why}; run "
                 f"`penumbra build {self.bundle.path} --backend {self.key.backend}`"
             ) from error
+
+    def _checked(self) -> bytes:
+        """The engine, if the folder, its record and its SHA-256 are in order."""
+        with _opened(self.folder):
+            pass
+        data = read_regular(self.path, LARGEST_ENGINE)
+        try:
+            record = json.loads(read_regular(self.record, LARGEST_RECORD))
+            matches = record["sha256"] == hashlib.sha256(data).hexdigest()
+            matches = matches and record["key"] == asdict(self.key)
+        except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError) as error:
+            raise PenumbraError(f"the engine {self.path} has no valid record") from error
+        if not matches:
+            raise PenumbraError(f"the engine {self.path} is not the one that was built here")
+        return data
+
+    def _damage(self) -> str:
+        try:
+            self._checked()
+        except (PenumbraError, OSError) as error:
+            return str(error)
+        return f"the engine {self.path} was damaged"
 
     def _timing_cache_name(self) -> str:
         """File of TensorRT's timings on this GPU, shared by all models."""
@@ -181,14 +229,11 @@ def _size(bundle: Bundle, settings: RunnerSettings) -> tuple[int, int]:
 def _locked(folder: Path) -> Iterator[None]:
     """Lock the folder against other builders; the lock is released when the process ends."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise PenumbraError(
-            f"cannot use {folder} as the engine cache: {error.strerror}; set engine_cache_dir or "
-            "PENUMBRA_CACHE"
-        ) from error
-    try:
+        raise _unusable(folder, error) from error
+    with _opened(folder) as descriptor:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -198,5 +243,34 @@ def _locked(folder: Path) -> Iterator[None]:
         for leftover in [*folder.glob(".*.engine.*"), *folder.glob(".*.timing.*")]:
             leftover.unlink(missing_ok=True)
         yield
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """Open the folder, which must be the user's own, and which nobody else may write to."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
+            raise PenumbraError(
+                f"the engine cache {folder} belongs to another user (number {status.st_uid}), who "
+                "could replace engines: set engine_cache_dir or PENUMBRA_CACHE"
+            )
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PenumbraError(
+                f"others may write to the engine cache {folder}, and could replace engines: run "
+                f"`chmod 700 {folder}`, and delete the engines in it"
+            )
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _unusable(folder: Path, error: OSError) -> PenumbraError:
+    return PenumbraError(
+        f"cannot use {folder} as the engine cache: {error.strerror}; set engine_cache_dir or "
+        "PENUMBRA_CACHE"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -64,7 +66,7 @@ def test_an_engine_is_built_once(tmp_path, settings, make, size):
     assert needed.build(steps, force=True)
     assert steps != []
     assert needed.path.stat().st_ino != before.st_ino
-    assert list(needed.folder.iterdir()) == [needed.path]
+    assert sorted(needed.folder.iterdir()) == [needed.path, needed.record]
 
 
 def test_progress_increases_to_one(needed):
@@ -158,7 +160,7 @@ def test_a_partial_file_of_a_killed_writer_is_removed(needed):
     half = needed.folder / f".{needed.path.name}.4242"
     half.write_bytes(b"half")
     needed.build()
-    assert list(needed.folder.iterdir()) == [needed.path]
+    assert sorted(needed.folder.iterdir()) == [needed.path, needed.record]
 
 
 def test_two_builders_build_once(needed, caplog):
@@ -213,6 +215,85 @@ def test_no_gpu_and_no_capability(bundle, settings, monkeypatch):
         engine.find(bundle, RTX, settings)
 
 
+def test_the_cache_is_made_for_its_owner_only(needed):
+    needed.build()
+    assert needed.folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777], ids=oct)
+def test_a_cache_that_others_may_write_to_is_refused(needed, mode):
+    """Whoever writes to it could replace an engine together with its record."""
+    needed.build()
+    needed.folder.chmod(mode)
+    assert not needed.built
+    for use in (needed.read, needed.build):
+        with pytest.raises(PenumbraError, match="others may write to the engine cache.*chmod 700"):
+            use()
+    needed.folder.chmod(0o755)  # readable by others, which is harmless
+    assert needed.built
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_cache_of_another_user_is_refused(needed):
+    needed.build()
+    os.chown(needed.folder, 12345, 12345)
+    for use in (needed.read, needed.build):
+        with pytest.raises(PenumbraError, match=r"belongs to another user \(number 12345\)"):
+            use()
+
+
+def flip(file):
+    """Change one bit in the middle of a file, which keeps its size."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def foreign(needed):
+    """The engine of another key, with a record that matches its bytes."""
+    record = json.loads(needed.record.read_text())
+    record["key"]["model"] = "0" * 64
+    needed.record.write_text(json.dumps(record))
+
+
+def behind_a_link(needed):
+    needed.path.rename(needed.folder / "elsewhere")
+    needed.path.symlink_to(needed.folder / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda needed: flip(needed.path),
+        lambda needed: needed.path.write_bytes(b""),
+        lambda needed: needed.record.unlink(),
+        lambda needed: needed.record.write_text("[" * 100_000),
+        lambda needed: needed.record.write_text('{"sha256": 1}'),
+        foreign,
+        behind_a_link,
+    ],
+    ids=["a bit", "empty", "no record", "no JSON", "no key", "foreign", "a link"],
+)
+def test_a_damaged_or_foreign_engine_is_built_again(needed, caplog, damage):
+    needed.build()
+    damage(needed)
+    assert not needed.built
+    with pytest.raises(PenumbraError, match="cannot read the engine .*run `penumbra build"):
+        needed.read()
+    caplog.clear()
+    assert needed.build()
+    assert len([r for r in caplog.records if "building it again" in r.getMessage()]) == 1
+    assert needed.built and needed.read() == needed.path.read_bytes()
+    assert not needed.path.is_symlink()
+
+
+def test_the_bundle_must_be_the_one_of_the_key(tmp_path, needed):
+    """A bundle that was replaced between the node and the process that builds."""
+    other = tiny_bundles.depth(tmp_path / "other")
+    with pytest.raises(PenumbraError, match="another bundle than before"):
+        replace(needed, bundle=other).build()
+
+
 def test_an_unwritable_cache(bundle, tmp_path):
     (tmp_path / "file").write_text("in the way")
     settings = RunnerSettings(engine_cache_dir=tmp_path / "file")
@@ -265,6 +346,7 @@ def test_tensorrt_uses_the_local_gpu_and_keeps_its_timings(bundle, settings, mon
     names = sorted(path.name for path in needed.folder.iterdir())
     assert names == [
         needed.path.name,
+        needed.record.name,
         f"tensorrt-{trt.__version__}-Stand-in-GPU.timing",
     ]
     with pytest.raises(PenumbraError, match=r"\(compute capability 8.7\), not for 8.9"):
