@@ -66,6 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ignore gains beside the weights; with gains, --relu and --softmax are those of "
         "their fit",
     )
+    parser.add_argument(
+        "--taps",
+        metavar="LAYER,…",
+        help="layers whose features tell how familiar a scene is, or 'none' (default: before each "
+        "reduction of resolution)",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -89,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.relu,
         arguments.softmax,
         arguments.variance,
+        _taps(arguments.taps),
     )
     steps = tqdm(total=3, desc="export", unit="step", leave=False)
 
@@ -125,6 +132,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _taps(option: str | None) -> tuple[str, ...] | None:
+    if option is None:
+        return None
+    return () if option == "none" else tuple(option.split(","))
+
+
 def _command(arguments: argparse.Namespace) -> str:
     """The command that reproduces this bundle, for the manifest."""
     parts = ["penumbra", "export", arguments.checkpoint, "--out", arguments.out]
@@ -136,5 +149,6 @@ def _command(arguments: argparse.Namespace) -> str:
     parts += ["--precision", arguments.precision, "--relu", arguments.relu]
     parts += ["--softmax", arguments.softmax]
     parts += [] if arguments.variance == "truthful" else ["--variance", arguments.variance]
+    parts += [] if arguments.taps is None else ["--taps", arguments.taps]
     parts += ["--no-gains"] if arguments.no_gains else []
     return shlex.join(map(str, parts))

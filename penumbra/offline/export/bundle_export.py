@@ -21,6 +21,7 @@ from penumbra.offline.export.frame import FrameModule, frame_of
 from penumbra.offline.export.graph import to_bytes, to_onnx
 from penumbra.offline.export.operators import refuse_unsupported
 from penumbra.offline.export.precision import mean_in_half
+from penumbra.offline.export.taps import add_taps
 from penumbra.offline.export.tolerances import tolerances_of
 from penumbra.offline.export.walk import walk_of
 from penumbra.offline.gains_file import GAINS, GainFacts, gains_name, load_gains
@@ -37,7 +38,9 @@ _SMALLEST, _LARGEST = 32, 8192
 class ExportOptions:
     """Options of an export; without height and width the graph takes any size.
 
-    `variance` selects the gains, see `GainFitOptions`.
+    `variance` selects the gains, see `GainFitOptions`. `taps` are the modules whose outputs the
+    familiarity of a scene is judged by; None: before each reduction of resolution; (): no
+    statistics.
     """
 
     height: int | None = None
@@ -47,6 +50,7 @@ class ExportOptions:
     relu: str = "moment"
     softmax: str = "jacobian"
     variance: str = "truthful"
+    taps: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if (self.height is None) != (self.width is None):
@@ -76,7 +80,8 @@ def make_frame(
             "the model has no noise source, so its uncertainty would be zero: export one with "
             "dropout (for SegNet: --dropout class or encdec in training)"
         )
-    return _framed(walk, model, architecture, options, dtype)
+    statistics = () if options.taps == () else add_taps(walk, model.input_size, options.taps)
+    return _framed(walk, model, architecture, options, dtype, statistics)
 
 
 def _framed(
@@ -85,6 +90,7 @@ def _framed(
     architecture: str,
     options: ExportOptions,
     dtype: torch.dtype,
+    statistics: tuple[int, ...] = (),
 ) -> FrameModule:
     """`propagated` between the pre-processing of `model` and the outputs."""
     return (
@@ -96,6 +102,7 @@ def _framed(
             model.pixel_std,
             model.input_size,
             dtype,
+            statistics,
         )
         .eval()
     )
@@ -107,7 +114,7 @@ def export_graph(
     """The frame as an ONNX file that TensorRT can compile, in the precision of `options`."""
     height, width = options.height or 64, options.width or 96
     image = torch.zeros(height, width, 3, dtype=torch.uint8)
-    names = [output.name for output in frame.OUTPUTS]
+    names = [output.name for output in frame.entries]
     progress("tracing and translating")
     model = to_onnx(frame, image, names, dynamic=options.height is None)
     progress("checking")
@@ -133,7 +140,6 @@ def export_bundle(
     """
     header, asked = read_header(checkpoint), options.variance
     architecture, config = header.architecture, header.config
-    task, frame, _ = frame_of(architecture)
     model = load_model(checkpoint)
     gains = load_gains(checkpoint, asked) if use_gains else None
     if use_gains and gains is None and asked != "truthful":
@@ -144,7 +150,9 @@ def export_bundle(
     if gains is not None:
         options = _with_rules_of(gains.facts, options)
     tensors = gains.tensors if gains is not None else None
-    graph = export_graph(make_frame(model, architecture, options, tensors), options, progress)
+    frame = make_frame(model, architecture, options, tensors)
+    graph = export_graph(frame, options, progress)
+    task = frame_of(architecture).task
     variance = _variance(options, gains is not None)
     manifest = {
         "name": name or Path(out).name,
@@ -164,7 +172,7 @@ def export_bundle(
             "channel_order": options.channel_order,
             "working_size": None,
         },
-        "outputs": [output.entry(options.height, options.width) for output in frame.OUTPUTS],
+        "outputs": [output.entry(options.height, options.width) for output in frame.entries],
         "classes": classes_with_colours(config["classes"]) if task == "segmentation" else [],
         "depth": config["depth"] if task == "depth" else None,
         "gains": gains.facts.to_json() if gains is not None else None,
@@ -172,7 +180,7 @@ def export_bundle(
         "tolerances": tolerances_of(
             options.precision, architecture, str(config["dropout"]), variance
         ),
-        "provenance": _provenance(header.provenance, command),
+        "provenance": _provenance(header.provenance, command, frame.statistics),
     }
     progress("writing")
     file = Path(checkpoint)
@@ -212,12 +220,16 @@ def plain_bundle(bundle: Bundle, out: Path | str) -> Bundle:
     walk = walk_of(model, architecture, options.relu, options.softmax)  # without noise: exact
     frame = _framed(walk, model, architecture, options, torch.float32)
     manifest = {k: v for k, v in bundle.manifest.items() if k not in ("schema", "files")}
-    manifest |= {"name": f"{bundle.name}-plain", "precision": options.precision}
+    manifest |= {
+        "name": f"{bundle.name}-plain",
+        "precision": options.precision,
+        "outputs": [output.entry(image.height, image.width) for output in frame.entries],
+    }
     graph = export_graph(frame, options)
     return write_bundle(out, manifest, {MODEL: graph, WEIGHTS: bundle.weights_file})
 
 
-def _provenance(of_model: dict[str, Any], command: str) -> dict[str, Any]:
+def _provenance(of_model: dict[str, Any], command: str, taps: tuple[int, ...]) -> dict[str, Any]:
     """The provenance of the model file, and of this export."""
     return {
         "command": re.sub(r"(?<=\s)/\S*/", "", command),  # without local folders
@@ -226,5 +238,6 @@ def _provenance(of_model: dict[str, Any], command: str) -> dict[str, Any]:
         "data": of_model.get("data"),
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "torch": str(torch.__version__),
+        "taps": list(taps),  # how many statistics each has, for fitting
         "training": of_model,
     }

@@ -23,18 +23,20 @@ class OutputEntry:
 
     name: str
     dtype: str
-    is_map: bool  # of the size of the image; otherwise one number per frame
+    is_map: bool  # of the size of the image; otherwise one number or a vector per frame
     meaning: str
     unit: str
     optional: bool = False
     role: str = "map"
+    length: int | None = None  # of a vector
 
     def entry(self, height: int | None, width: int | None) -> dict[str, Any]:
         """The entry in the manifest, for images of this size."""
+        vector = [] if self.length is None else [self.length]
         return {
             "name": self.name,
             "dtype": self.dtype,
-            "shape": [height, width] if self.is_map else [],
+            "shape": [height, width] if self.is_map else vector,
             "meaning": self.meaning,
             "unit": self.unit,
             "optional": self.optional,
@@ -60,14 +62,15 @@ class Scores(nn.Module):
 
 
 class FrameModule(nn.Module):
-    """From a `uint8` image (height x width x 3) to the outputs in the order of `OUTPUTS`.
+    """From a `uint8` image (height x width x 3) to the outputs in the order of `entries`.
 
     Args:
-        propagated: the network, which returns moments.
+        propagated: the network, which returns moments; with `statistics`, as `add_taps` leaves it.
         channel_order: of the image, `bgr` or `rgb`.
         mean, std: pixel statistics of the network (RGB, 0 to 255).
         size: its input height and width; None: any.
         dtype: its precision.
+        statistics: how many statistics of each tap it returns beside the moments.
     """
 
     OUTPUTS: tuple[OutputEntry, ...]
@@ -83,10 +86,11 @@ class FrameModule(nn.Module):
         std: list[float],
         size: tuple[int, int] | None = None,
         dtype: torch.dtype = torch.float32,
+        statistics: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
         self.propagated = propagated
-        self.size, self.dtype = size, dtype
+        self.size, self.dtype, self.statistics = size, dtype, statistics
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1))
         # A Gather: torch's flip and indexing become three transpositions in ONNX.
@@ -101,7 +105,26 @@ class FrameModule(nn.Module):
         if self.to_rgb is not None:
             x = x.index_select(1, self.to_rgb)
         x = (x - self.mean) / self.std
-        return self.outputs(self.propagated(x.to(self.dtype)), image)
+        result = self.propagated(x.to(self.dtype))
+        if not self.statistics:
+            return self.outputs(result, image)
+        result, statistics = result
+        return *self.outputs(result, image), torch.cat([tap.mean for tap in statistics])
+
+    @property
+    def entries(self) -> tuple[OutputEntry, ...]:
+        """All outputs: those of the task, and the statistics of features."""
+        if not self.statistics:
+            return self.OUTPUTS
+        return *self.OUTPUTS, OutputEntry(
+            "statistics",
+            "float32",
+            False,
+            "means and standard deviations of the channels of features, tap by tap",
+            "feature",
+            role="statistics",
+            length=sum(self.statistics),
+        )
 
     def outputs(self, result: Any, image: Tensor) -> tuple[Tensor, ...]:
         """The outputs from the moments of the network."""
