@@ -23,6 +23,9 @@ class CameraInfoMessage(Protocol):
     roi: Any
 
 
+# Beyond this ratio to the training data the field of view is another one, and depth means nothing.
+MOST_FOCAL_RATIO = 2.0
+
 Info = TypeVar("Info", bound=CameraInfoMessage)
 
 
@@ -36,6 +39,38 @@ def camera_of(info: CameraInfoMessage) -> PinholeCamera | None:
         if width > 0 and np.isfinite(focal) and focal > 0:
             return PinholeCamera(focal, width)
     return None
+
+
+def size_of(info: CameraInfoMessage) -> tuple[int, int]:
+    """Height and width of the image that a sensor_msgs/CameraInfo describes."""
+    width, height = info.roi.width or info.width, info.roi.height or info.height
+    return int(height // max(1, info.binning_y)), int(width // max(1, info.binning_x))
+
+
+def mismatch(
+    info: CameraInfoMessage, image: tuple[int, int], focal_per_width: float | None
+) -> str | None:
+    """Why a sensor_msgs/CameraInfo cannot belong to the image; None if it can.
+
+    `image` is the height and width of the image, `focal_per_width` the focal length of the training
+    data, which the camera's may differ from by MOST_FOCAL_RATIO.
+    """
+    height, width = size_of(info)
+    if (height, width) != image:
+        return (
+            f"CameraInfo is for {width}x{height} pixels, the image has {image[1]}x{image[0]}: "
+            "publish the CameraInfo of this image"
+        )
+    camera = camera_of(info)
+    if camera is None or focal_per_width is None:
+        return None
+    ratio = camera.focal_per_width / focal_per_width
+    if 1 / MOST_FOCAL_RATIO <= ratio <= MOST_FOCAL_RATIO:
+        return None
+    return (
+        f"the focal length in CameraInfo is {camera.focal_per_width:.3g} image widths, in training "
+        f"it was {focal_per_width:.3g}: check K[0] (in pixels), or train for this camera"
+    )
 
 
 def scaled_camera_info(info: Info, width: int, height: int) -> Info:

@@ -21,7 +21,7 @@ from penumbra.errors import PenumbraError
 from penumbra.image_files import MAX_PIXELS, ImageFileError, decode_image, image_size
 
 ChannelOrder = Literal["bgr", "rgb"]
-REASONS = ("encoding", "size", "step", "data", "decode", "camera_info")
+REASONS = ("encoding", "size", "step", "data", "decode", "stamp", "camera_info")
 
 
 class ConversionError(PenumbraError):
@@ -97,22 +97,23 @@ _DECODED = {(1, 1): "mono8", (1, 2): "mono16", (3, 1): "bgr8", (4, 1): "bgra8"}
 _DECODED_16 = {3: _Encoding(3, None, cv2.COLOR_BGR2RGB), 4: ENCODINGS["bgra8"]}
 
 
-def check_image(message: ImageMessage) -> None:
+def check_image(message: ImageMessage, max_pixels: float = MAX_PIXELS) -> None:
     """Reject a sensor_msgs/Image that `image_of` cannot convert, without reading its pixels.
 
     Takes some microseconds at any size, so that it suits a callback.
     """
     _rows(message, _encoding(message))
+    _check_size(message.width, message.height, max_pixels)
 
 
-def check_compressed_image(message: CompressedImageMessage) -> None:
+def check_compressed_image(message: CompressedImageMessage, max_pixels: float = MAX_PIXELS) -> None:
     """Reject a sensor_msgs/CompressedImage that is not a complete JPEG or PNG of plausible size.
 
     The image is not decoded: `compressed_image_of` may still find it damaged. A JPEG takes some
     microseconds; a PNG, whose checksums are verified, about a millisecond per megabyte.
     """
     try:
-        _check_size(*image_size(_file(message)))
+        _check_size(*image_size(_file(message)), max_pixels)
     except ImageFileError as error:
         raise _unreadable(error) from error
 
@@ -214,10 +215,16 @@ def _encoding(message: ImageMessage) -> _Encoding:
     return encoding
 
 
-def _check_size(width: int, height: int) -> None:
+def _check_size(width: int, height: int, max_pixels: float = MAX_PIXELS) -> None:
     if height < 1 or width < 1 or height * width > MAX_PIXELS:
         raise ConversionError(
             "size", f"invalid image size {width}x{height}: check the camera driver"
+        )
+    if height * width > max_pixels:
+        raise ConversionError(
+            "size",
+            f"the image has {width}x{height} pixels, over max_megapixels "
+            f"({max_pixels / 1e6:g}): set the camera to a smaller size",
         )
 
 

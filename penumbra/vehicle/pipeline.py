@@ -11,8 +11,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 
@@ -21,10 +21,13 @@ import numpy as np
 from penumbra.bundle import Bundle, load_bundle
 from penumbra.errors import PenumbraError
 from penumbra.vehicle.geometry import PinholeCamera, depth_of
-from penumbra.vehicle.image_fit import fit_to_size
-from penumbra.vehicle.monitor import Monitor, Verdict
+from penumbra.vehicle.image_fit import check_plausible_size, fit_to_size
+from penumbra.vehicle.monitor import HOLDS, Conditions, Monitor, Verdict
 from penumbra.vehicle.output_check import check_outputs
+from penumbra.vehicle.repeated_output import RepeatedOutput, digest
 from penumbra.vehicle.runners import AUTO, Runner, RunnerError, RunnerSelector, RunnerSettings
+
+CANARY = 64  # pixels: extent of the test image of a network that accepts any size
 
 
 @dataclass(frozen=True)
@@ -80,14 +83,18 @@ class Pipeline:
         if requested is None:
             requested = tuple(output.name for output in self.bundle.outputs if not output.optional)
         outputs = tuple(dict.fromkeys([*requested, self._main, "uncertainty", self._judged]))
-        settings = self.config.settings
+        settings = replace(self.config.settings, image_size=self._working_size())
         self.selector = RunnerSelector(self.config.runner, self.bundle, outputs, settings)
-        self.image_size = settings.image_size or (
+        # Height and width of the network's input; None: that of the image.
+        self.image_size: tuple[int | None, int | None] = settings.image_size or (
             self.bundle.input.height,
             self.bundle.input.width,
         )
+        self._repeated = RepeatedOutput()
         self._runner: Runner | None = None
         self._switching = Lock()  # held during activate and deactivate
+        # Every test has another image: a stuck runner repeats the outputs of the last one.
+        self._canaries, self._canary_lock = np.random.default_rng(0), Lock()
 
     @property
     def description(self) -> str:
@@ -95,29 +102,54 @@ class Pipeline:
         runner = self._runner
         return "" if runner is None else runner.description
 
+    def _working_size(self) -> tuple[int, int] | None:
+        """The requested size, or the size at which the bundle's thresholds were fitted."""
+        spec = self.bundle.input
+        if self.config.settings.image_size is not None:
+            return self.config.settings.image_size
+        return spec.working_size if spec.height is None and spec.width is None else None
+
     def activate(self) -> None:
         """Load the model; may build an engine first, which takes minutes."""
         with self._switching:
             if self._runner is None:
+                self._repeated = RepeatedOutput()
                 self._runner = self.selector.start()
 
-    def deactivate(self) -> None:
-        """Wait for running images, then release everything; may be activated again."""
+    def deactivate(self, timeout: float | None = None) -> None:
+        """Wait for running images, then release everything; may be activated again.
+
+        An image that still runs after `timeout` seconds keeps what it uses.
+        """
         with self._switching:
             runner, self._runner = self._runner, None
             if runner is not None:
-                runner.deactivate()
+                runner.deactivate(timeout)
+
+    def test(self) -> None:
+        """Run an image of noise; RunnerError if the outputs are not as the manifest states.
+
+        Tells a runner that is broken from an image that it cannot process.
+        """
+        height, width = (extent or CANARY for extent in self.image_size)
+        with self._canary_lock:
+            noise = self._canaries.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        self.process(noise)
 
     def process(
         self,
         image: np.ndarray,
         camera: PinholeCamera | None = None,
         monitor: Monitor | None = None,
+        surroundings: Callable[[], Conditions] = Conditions,
     ) -> FrameResult:
         """Process one image: `uint8`, height x width x 3, in the bundle's channel order.
 
         `camera` sets the scale of depth; the default is the camera of the training data. `monitor`
-        holds the hysteresis of the image's camera, and returns the verdict.
+        holds the hysteresis of the image's camera, and returns the verdict. `surroundings` is
+        called after inference and states what the pipeline cannot know, such as the age of the
+        image; what it leaves unknown makes the verdict STALE. `Conditions.assumed` states that all
+        is well.
         """
         runner = self._runner
         if runner is None:
@@ -126,12 +158,15 @@ class Pipeline:
         if not isinstance(image, np.ndarray) or image.ndim != 3 or not image.size:
             shape = getattr(image, "shape", type(image).__name__)
             raise PenumbraError(f"an image must be height x width x 3, not {shape}: convert it")
+        check_plausible_size(image, self.image_size)
         fitted = fit_to_size(image, self.image_size)
         ready = time.perf_counter()
         outputs = runner.infer(fitted)
         inferred = time.perf_counter()
         size = (fitted.shape[0], fitted.shape[1])
-        check_outputs(outputs, runner.outputs, size)
+        check_outputs(outputs, runner.outputs, size, len(self.bundle.classes))
+        identity = digest(fitted)
+        self._repeated.check(identity, outputs)
         scores = {name: float(array) for name, array in outputs.items() if array.ndim == 0}
         maps = {name: array for name, array in outputs.items() if array.ndim > 0}
         main, spread = maps.pop(self._main), maps.pop("uncertainty")
@@ -142,7 +177,10 @@ class Pipeline:
             disparity, disparity_std = main, spread
             main, spread, confidence = depth_of(main, spread, self.bundle.depth, camera)
             judged = spread
-        verdict = None if monitor is None else monitor.judge(judged, time.monotonic())
+        verdict = None
+        if monitor is not None:
+            conditions = replace(surroundings(), output=HOLDS)
+            verdict = monitor.judge(judged, time.monotonic(), conditions, identity)
         end = time.perf_counter()
         return FrameResult(
             image=fitted,

@@ -1,5 +1,6 @@
 """The monitor: one verdict per frame, with its causes."""
 
+from penumbra.vehicle.monitor.conditions import HOLDS, Conditions, Fact, conclude
 from penumbra.vehicle.monitor.levels import Level
 from penumbra.vehicle.monitor.monitor import Monitor
 from penumbra.vehicle.monitor.regions import Region, uncertain_regions
@@ -8,14 +9,18 @@ from penumbra.vehicle.monitor.settings import MonitorSettings
 from penumbra.vehicle.monitor.verdict import Cause, CauseVerdict, Direction, Verdict
 
 __all__ = [
+    "HOLDS",
     "Cause",
     "CauseVerdict",
+    "Conditions",
     "Direction",
+    "Fact",
     "Level",
     "Monitor",
     "MonitorSettings",
     "Region",
     "Verdict",
+    "conclude",
     "frame_score",
     "uncertain_regions",
 ]

@@ -1,4 +1,4 @@
-"""The levels of an alert."""
+"""The levels of an alert, and which of two is more urgent."""
 
 from __future__ import annotations
 
@@ -13,3 +13,11 @@ class Level(IntEnum):
     WARN = 2
     ALERT = 3
     STALE = 4
+
+    @property
+    def urgency(self) -> int:
+        """OK is the least urgent, so that any other level prevails over it; STALE is the most."""
+        return _URGENCY.index(self)
+
+
+_URGENCY = (Level.OK, Level.STARTING, Level.WARN, Level.ALERT, Level.STALE)

@@ -22,6 +22,7 @@ class MonitorSettings:
     min_region_area: int = 64  # pixels; smaller regions are omitted
     max_regions: int = 16
     stale_after: float = 1.0  # seconds without a result
+    frozen_after: float = 1.0  # seconds without a change of the image; 0: never frozen
 
     def __post_init__(self) -> None:
         for name in ("frame_threshold", "pixel_threshold"):
@@ -45,6 +46,11 @@ class MonitorSettings:
         if not (math.isfinite(self.stale_after) and self.stale_after > 0):
             raise PenumbraError(
                 f"stale_after is {self.stale_after:g}: it must be positive (seconds)"
+            )
+
+        if not (math.isfinite(self.frozen_after) and self.frozen_after >= 0):
+            raise PenumbraError(
+                f"frozen_after is {self.frozen_after:g}: it must be at least 0 (seconds)"
             )
 
     @property

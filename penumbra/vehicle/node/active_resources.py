@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 
-from penumbra.vehicle.monitor import MonitorSettings
+from penumbra.bundle import Bundle
+from penumbra.vehicle.monitor import Fact, MonitorSettings
+from penumbra.vehicle.node.alert_publisher import AlertPublisher
 from penumbra.vehicle.node.camera import CameraStream
+from penumbra.vehicle.node.clock_watch import ClockWatch
+from penumbra.vehicle.node.configuration import engine_limits, make_pipeline
 from penumbra.vehicle.node.diagnostics import CameraDiagnostics
 from penumbra.vehicle.node.engine_supervisor import EngineStatus, EngineSupervisor
 from penumbra.vehicle.node.outputs import Outputs
 from penumbra.vehicle.node.parameters import Values
-from penumbra.vehicle.pipeline import Pipeline
 
 STOP_TIMEOUT = 1.0  # seconds to wait for threads to end
 
@@ -22,20 +25,28 @@ STOP_TIMEOUT = 1.0  # seconds to wait for threads to end
 class ActiveResources:
     """Engine and cameras: `start` once, `stop` once, even if `start` failed.
 
-    `outputs` are by camera name; `live` returns the current parameter values.
+    `outputs` and `alerts` are by camera name; `live` returns the current parameter values,
+    `parameters` whether they are as locked.
     """
 
     def __init__(
         self,
         node: Node,
-        pipeline: Pipeline,
+        bundle: Bundle,
         outputs: Mapping[str, Outputs],
+        alerts: Mapping[str, AlertPublisher],
+        clock: ClockWatch,
         live: Callable[[], Values],
+        parameters: Callable[[], Fact],
     ) -> None:
         self._live = live
-        self._supervisor = EngineSupervisor(pipeline, lambda: live()["restart_pause"])
+        self._supervisor = EngineSupervisor(
+            lambda: make_pipeline(live(), bundle), lambda: engine_limits(live())
+        )
         self._cameras = [
-            CameraStream(node, name, pipeline.bundle, own, self._supervisor, live)
+            CameraStream(
+                node, name, bundle, own, alerts[name], self._supervisor, clock, live, parameters
+            )
             for name, own in outputs.items()
         ]
         self._reports = [CameraDiagnostics(camera) for camera in self._cameras]

@@ -1,16 +1,17 @@
-"""Publishes the alerts of one camera in the order of their verdicts."""
+"""Publishes the verdicts of one active camera in their order."""
 
 from __future__ import annotations
 
+import time
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from rclpy.node import Node
-from rclpy.publisher import Publisher
 from std_msgs.msg import Header
 
 from penumbra.bundle import Bundle
 from penumbra.vehicle.monitor import Level, Verdict
+from penumbra.vehicle.node.alert_publisher import AlertPublisher
 from penumbra.vehicle.node.alerts import alert_message
 from penumbra.vehicle.node.logs import LOG_PERIOD
 
@@ -25,7 +26,7 @@ class AlertChannel:
     """
 
     def __init__(
-        self, node: Node, log: RcutilsLogger, publisher: Publisher, bundle: Bundle
+        self, node: Node, log: RcutilsLogger, publisher: AlertPublisher, bundle: Bundle
     ) -> None:
         self._node, self._log, self._publisher, self._bundle = node, log, publisher, bundle
         self._lock = Lock()
@@ -46,11 +47,13 @@ class AlertChannel:
             if not self._open or verdict.number <= self._last:
                 return
             self._last = verdict.number
-            if header is None:
+            if header is not None:
+                self._frame_id = header.frame_id
+            if header is None or verdict.level in (Level.STARTING, Level.STALE):
                 now = self._node.get_clock().now().to_msg()
-                header = Header(stamp=now, frame_id=self._frame_id)
-            self._frame_id = header.frame_id
-            self._publisher.publish(alert_message(verdict, header, self._bundle, size))
+                header, size = Header(stamp=now, frame_id=self._frame_id), (0, 0)
+            message = alert_message(verdict, header, self._bundle, size)
+            self._publisher.publish(message, time.monotonic())
         if verdict.level == Level.STALE:
             self._log.warning(f"STALE: {verdict.reason}", throttle_duration_sec=LOG_PERIOD)
 

@@ -25,6 +25,7 @@ def monitor_settings(values: Values, bundle: Bundle) -> MonitorSettings:
         min_region_area=values["ood.min_region_area"],
         max_regions=values["ood.max_regions"],
         stale_after=values["ood.stale_after"],
+        frozen_after=values["frozen_after"],
     )
 
 

@@ -15,16 +15,19 @@ from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
 from penumbra.vehicle import conversions
 from penumbra.vehicle.conversions import ConversionError
-from penumbra.vehicle.monitor import Monitor, Verdict
+from penumbra.vehicle.monitor import Conditions, Fact, Level, Monitor, Verdict
 from penumbra.vehicle.node.alert_channel import AlertChannel
+from penumbra.vehicle.node.alert_publisher import AlertPublisher
 from penumbra.vehicle.node.alerts import model_name, monitor_settings
-from penumbra.vehicle.node.camera_calibration import CameraCalibration
+from penumbra.vehicle.node.camera_calibration import CameraCalibration, FrameCalibration
+from penumbra.vehicle.node.clock_watch import ClockWatch
 from penumbra.vehicle.node.engine_supervisor import EngineState, EngineSupervisor
 from penumbra.vehicle.node.frame_counts import Counts, Timings
 from penumbra.vehicle.node.intake import Arrived, Intake
 from penumbra.vehicle.node.logs import LOG_PERIOD
 from penumbra.vehicle.node.outputs import Outputs, ProcessedFrame
 from penumbra.vehicle.node.parameters import Values
+from penumbra.vehicle.pipeline import FrameResult
 from penumbra.vehicle.runners import RunnerError
 from penumbra_msgs.msg import FrameStats
 
@@ -34,7 +37,7 @@ UNCALIBRATED_FRAMES = 10  # frames without a CameraInfo after which to warn
 class CameraStream:
     """From `open` to `close`, a worker thread takes the latest image and publishes its results.
 
-    `live` returns the current parameter values.
+    `live` returns the current parameter values, `parameters` whether they are as locked.
     """
 
     def __init__(
@@ -43,18 +46,21 @@ class CameraStream:
         name: str,
         bundle: Bundle,
         outputs: Outputs,
+        alerts: AlertPublisher,
         engine: EngineSupervisor,
+        clock: ClockWatch,
         live: Callable[[], Values],
+        parameters: Callable[[], Fact],
     ) -> None:
         self.name = name
         self.monitor = Monitor(monitor_settings(live(), bundle))
         self.counts = Counts(time.monotonic())
         self._node, self._bundle, self._outputs, self._engine = node, bundle, outputs, engine
-        self._live = live
+        self._clock, self._live, self._parameters = clock, live, parameters
         self._log = node.get_logger().get_child(name) if name else node.get_logger()
         self._intake = Intake(node, self._log, self.counts, live)
         self.calibration = CameraCalibration(node, self._log, self.counts, bundle.depth)
-        self._alerts = AlertChannel(node, self._log, outputs.alerts, bundle)
+        self._alerts = AlertChannel(node, self._log, alerts, bundle)
         self._judging = False  # whether the engine has run since `open`
         self._starting = Lock()  # guards `_judging`
         self._last_header = Header()
@@ -90,14 +96,26 @@ class CameraStream:
     def tick(self) -> None:
         """Publish STALE if due, and stats while idle; called by a steady timer."""
         now, status = time.monotonic(), self._engine.status
-        if status.state in (EngineState.FAILED, EngineState.GIVEN_UP):
-            self._alerts.publish(self.monitor.fail(status.text))
-        elif status.state is EngineState.RUNNING:
+        limit = self.monitor.settings.stale_after
+        if status.state is EngineState.RUNNING:
             self._alerts.publish(self._start_judging(now))
-            silent = not now - self.counts.last_arrival < self.monitor.settings.stale_after
-            self._alerts.publish(self.monitor.check(now, "image" if silent else "result"))
+        silent = not now - self.counts.last_arrival < limit
+        missing = "image" if silent else "result"
+        if refusal := self._intake.refusal(now, limit):
+            missing = f"valid image ({refusal})"
+        conditions = self._conditions(now, self._intake.fact(now, limit), self.calibration.fact)
+        self._alerts.publish(self.monitor.check(now, conditions, missing))
         if now - self._last_stats >= 1:
             self._publish_stats(now)
+
+    def _conditions(self, now: float, image: Fact, calibration: Fact) -> Conditions:
+        return Conditions(
+            engine=self._engine.status.fact,
+            clock=self._clock.fact(now, self.monitor.settings.stale_after),
+            image=image,
+            calibration=calibration,
+            parameters=self._parameters(),
+        )
 
     def _start_judging(self, now: float) -> Verdict | None:
         """Restart the monitor once the engine runs; called by the timer and by the first image."""
@@ -119,35 +137,40 @@ class CameraStream:
                 continue
             try:
                 self._process(arrived)
+            except RunnerError if self._engine.status.state is EngineState.STOPPED else ():
+                return  # the node is being deactivated
             except ConversionError as error:
                 self._drop("invalid", error, error.reason)
-            except RunnerError as error:  # the supervisor restarts the engine
+            except RunnerError as error:  # the supervisor restarts the engine if it is broken
                 self._drop("failed", error)
                 self._alerts.publish(self.monitor.fail(f"the runner failed: {error}"))
             except PenumbraError as error:
                 self._drop("invalid", error, "other")
-            except Exception:  # a defect, which must not end the thread
+            except Exception as error:  # a defect, which must not end the thread
                 self._drop("failed", RuntimeError(traceback.format_exc()))
+                self._alerts.publish(self.monitor.fail(f"a defect: {type(error).__name__}"))
 
     def _process(self, arrived: Arrived) -> None:
         start, message, values = time.monotonic(), arrived.message, self._live()
         compressed = isinstance(message, CompressedImage)
         convert = conversions.compressed_image_of if compressed else conversions.image_of
         image = convert(message, self._bundle.input.channel_order)
-        info, camera = self.calibration.info, self.calibration.camera
+        calibration = self.calibration.of_image(*image.shape[:2])
         self._start_judging(time.monotonic())  # no alert: that of this frame follows
         converted = time.monotonic()
-        result = self._engine.process(image, camera, self.monitor)
+        result = self._engine.process(
+            image,
+            calibration.camera,
+            self.monitor,
+            lambda: self._conditions_of(arrived, calibration),
+        )
         processed = time.monotonic()
         with self._publishing:
             if not self._open:
                 return
             self._last_header = message.header
-            # The alert first, as the most urgent output.
-            self._alerts.publish(result.verdict, message.header, result.judged.shape)
-            self._outputs.publish(
-                ProcessedFrame(self._bundle, message.header, result, camera, info, values)
-            )
+            if not self._publish(arrived, result, calibration, values):
+                return
         done = time.monotonic()
         times = result.times
         timings = Timings(
@@ -166,9 +189,40 @@ class CameraStream:
             self._log.warning(warning)
         self._publish_stats(done)
 
+    def _conditions_of(self, arrived: Arrived, calibration: FrameCalibration) -> Conditions:
+        """The conditions of an image after inference."""
+        now = time.monotonic()
+        fresh = self._intake.freshness(arrived, now)
+        return self._conditions(now, fresh, calibration.fact)
+
+    def _publish(
+        self, arrived: Arrived, result: FrameResult, calibration: FrameCalibration, values: Values
+    ) -> bool:
+        """Publish the alert, then the outputs that it vouches for; False if the frame is STALE.
+
+        The messages of the outputs are made first: an alert must not vouch for outputs that cannot
+        be made.
+        """
+        verdict, header = result.verdict, arrived.message.header
+        if verdict is None or verdict.level is Level.STALE:
+            is_old = self._intake.freshness(arrived, time.monotonic()).level is Level.STALE
+            with self.counts.lock:
+                self.counts.dropped["old" if is_old else "invalid"] += 1
+            self._alerts.publish(verdict)
+            return False
+        frame = ProcessedFrame(
+            self._bundle, header, result, calibration.camera, calibration.info, values
+        )
+        prepared = self._outputs.prepare(frame)
+        self._alerts.publish(verdict, header, result.judged.shape)
+        for publisher, output in prepared:
+            publisher.publish(output)
+        return True
+
     def _drop(self, why: str, error: Exception, reason: str | None = None) -> None:
         with self.counts.lock:
             self.counts.add_drop(why, error, reason)
+        self._intake.note_refusal(time.monotonic(), str(error))
         self._log.error(f"dropped an image: {error}", throttle_duration_sec=LOG_PERIOD)
 
     def _publish_stats(self, now: float) -> None:

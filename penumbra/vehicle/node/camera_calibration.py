@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rclpy.node import Node
@@ -9,9 +10,10 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CameraInfo
 
 from penumbra.bundle import DepthSpec
-from penumbra.vehicle.camera_info import camera_of, scaled_camera_info
+from penumbra.vehicle.camera_info import camera_of, mismatch, scaled_camera_info
 from penumbra.vehicle.conversions import ConversionError
 from penumbra.vehicle.geometry import PinholeCamera
+from penumbra.vehicle.monitor import HOLDS, Fact, Level
 from penumbra.vehicle.node import qos
 from penumbra.vehicle.node.frame_counts import Counts
 from penumbra.vehicle.node.logs import LOG_PERIOD
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
     from rclpy.impl.rcutils_logger import RcutilsLogger
 
 FOCAL_TOLERANCE = 0.05  # relative to the focal length of the training data
+
+
+@dataclass(frozen=True)
+class FrameCalibration:
+    """The camera calibration of one image, and whether it can be used."""
+
+    fact: Fact
+    camera: PinholeCamera | None = None
+    info: CameraInfo | None = None
 
 
 class CameraCalibration:
@@ -37,6 +48,8 @@ class CameraCalibration:
         self._is_rectified = False  # according to the name of the image topic
         self._info: CameraInfo | None = None
         self._last_focal: float | None = None
+        self._fact: Fact | None = None  # of the last image
+        self._invalid: str | None = None  # why the last CameraInfo was refused
 
     def open(self, topic: str, image_topic: str, values: Values) -> None:
         """Subscribe; the name `image_topic` shows whether images are rectified."""
@@ -56,14 +69,35 @@ class CameraCalibration:
         return self._depth is not None
 
     @property
-    def info(self) -> CameraInfo | None:
-        """The last valid CameraInfo."""
-        return self._info
+    def camera(self) -> PinholeCamera | None:
+        """The focal length of the last CameraInfo; None if unknown."""
+        return None if self._info is None else camera_of(self._info)
 
     @property
-    def camera(self) -> PinholeCamera | None:
-        """The focal length of `info`; None if unknown."""
-        return None if self._info is None else camera_of(self._info)
+    def fact(self) -> Fact:
+        """Whether the calibration of the last image could be used."""
+        return self._fact or Fact(Level.STARTING, "no image yet")
+
+    def of_image(self, height: int, width: int) -> FrameCalibration:
+        """The calibration of an image of this size.
+
+        Depth without a focal length assumes that of the training data, which is a WARN unless
+        camera_info_topic is empty on purpose. A calibration of another camera or size is refused.
+        """
+        info = self._info
+        focal = None if self._depth is None else self._depth.focal_per_width
+        problem = self._invalid
+        if problem is None and info is not None:
+            problem = mismatch(info, (height, width), focal)
+        if problem is not None:
+            self._log.warning(f"refused: {problem}", throttle_duration_sec=LOG_PERIOD)
+            found = FrameCalibration(Fact.stale(problem) if self.is_needed else HOLDS)
+        elif self._subscription is not None and (missing := self.missing_focal_length()):
+            found = FrameCalibration(Fact(Level.WARN, missing))
+        else:
+            found = FrameCalibration(HOLDS, self.camera, info)
+        self._fact = Fact(Level.WARN, problem) if problem and not self.is_needed else found.fact
+        return found
 
     def missing_focal_length(self) -> str | None:
         """A warning if depth lacks the focal length; None if it is known or not needed."""
@@ -81,12 +115,12 @@ class CameraCalibration:
         try:
             scaled_camera_info(info, 1, 1)
         except ConversionError as error:
-            self._info = None
+            self._info, self._invalid = None, str(error)
             with self._counts.lock:
                 self._counts.invalid[error.reason] += 1
             self._log.warning(f"ignored a CameraInfo: {error}", throttle_duration_sec=LOG_PERIOD)
             return
-        self._info = info
+        self._info, self._invalid = info, None
         camera = self.camera
         focal = None if camera is None else camera.focal_per_width
         if focal == self._last_focal:

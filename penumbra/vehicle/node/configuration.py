@@ -8,14 +8,20 @@ from penumbra.bundle import Bundle, load_bundle
 from penumbra.errors import PenumbraError
 from penumbra.options import width_and_height
 from penumbra.share import bundle_folder
+from penumbra.vehicle.node.engine_supervisor import EngineLimits
 from penumbra.vehicle.node.parameters import Values
 from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 from penumbra.vehicle.runners import RunnerSettings
 
 
 def verified_bundle(values: Values, task: str) -> Bundle:
-    """Load the bundle; its task must be the one whose defaults the node declared."""
-    bundle = load_bundle(bundle_folder(values["bundle"]))
+    """Load the bundle; its task must be the one whose defaults the node declared.
+
+    With `safety.trusted_keys`, files of public keys separated by commas, it must be signed.
+    """
+    named = values.get("safety.trusted_keys", "").split(",")
+    trusted = [Path(name.strip()).expanduser() for name in named if name.strip()]
+    bundle = load_bundle(bundle_folder(values["bundle"]), trusted)
     if bundle.task != task:
         raise PenumbraError(
             f"{bundle.name} is for {bundle.task}, but this node was started for {task}: start it "
@@ -48,6 +54,16 @@ def make_pipeline(values: Values, bundle: Bundle) -> Pipeline:
         workspace_mb=values["workspace_mb"] or None,
     )
     return Pipeline(bundle, PipelineConfig(runner=values["runner"], settings=settings))
+
+
+def engine_limits(values: Values) -> EngineLimits:
+    """The time limits of the engine."""
+    return EngineLimits(
+        restart_pause=values["restart_pause"],
+        build=values["watchdog.build"],
+        load=values["watchdog.load"],
+        inference=values["watchdog.inference"],
+    )
 
 
 def _image_size(text: str, bundle: Bundle) -> tuple[int, int] | None:

@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from rclpy.node import Node
+from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
-from penumbra.vehicle.monitor import Level
+from penumbra.text import LONGEST_LINE, printable
+from penumbra.vehicle.monitor import Fact, Level
 from penumbra.vehicle.node.camera import CameraStream
 from penumbra.vehicle.node.engine_supervisor import EngineState, EngineStatus
 from penumbra.vehicle.node.parameters import Values
+from penumbra.vehicle.node.safety_lock import SafetyLock
+from penumbra.vehicle.node.services import CallbackErrors
 
 OK, WARN, ERROR, STALE = (
     DiagnosticStatus.OK,
@@ -21,6 +23,14 @@ OK, WARN, ERROR, STALE = (
     DiagnosticStatus.ERROR,
     DiagnosticStatus.STALE,
 )
+# The one mapping from a level to diagnostics: only OK is OK.
+_OF_LEVEL = {
+    Level.STARTING: WARN,
+    Level.OK: OK,
+    Level.WARN: WARN,
+    Level.ALERT: ERROR,
+    Level.STALE: STALE,
+}
 _DEBOUNCED = ("input", "latency", "dropped", "conversion", "calibration")
 RAISE_AFTER, CLEAR_AFTER = 2, 3  # consecutive reports
 
@@ -107,21 +117,21 @@ class CameraDiagnostics:
         return self._status("conversion", "conversion errors", level, text, invalid)
 
     def _calibration(self) -> list[DiagnosticStatus]:
-        """For depth only: whether the focal length is known."""
-        if not self._camera.calibration.is_needed:
+        """For depth, or if a CameraInfo was refused."""
+        calibration = self._camera.calibration
+        fact = calibration.fact
+        if not calibration.is_needed and fact.level in (Level.OK, Level.STARTING):
             return []
-        missing = self._camera.calibration.missing_focal_length()
-        level, text = WARN if missing else OK, missing or "the focal length is known"
-        return [self._status("calibration", "camera calibration", level, text, {})]
+        text = fact.reason or "the calibration belongs to the image"
+        return [self._status("calibration", "camera calibration", _OF_LEVEL[fact.level], text, {})]
 
     def _ood(self) -> DiagnosticStatus:
         monitor = self._camera.monitor  # which has its own hysteresis
-        level = monitor.level
-        text = level.name
-        if level is not Level.STALE and not monitor.settings.has_thresholds:
-            level, text = max(level, Level.WARN), "no thresholds: run `penumbra fit-alerts`"
-        reported = {Level.WARN: WARN, Level.ALERT: ERROR, Level.STALE: STALE}.get(level, OK)
-        return _status(self._name("OOD"), reported, text, {"level": monitor.level.name})
+        text = monitor.level.name
+        if monitor.level is not Level.STALE and not monitor.settings.has_thresholds:
+            text = "no thresholds: run `penumbra fit-alerts`"
+        facts = {"level": monitor.level.name}
+        return _status(self._name("OOD"), _OF_LEVEL[monitor.level], text, facts)
 
     def _status(
         self, key: str, name: str, level: bytes, text: str, facts: Mapping[str, Any]
@@ -132,31 +142,66 @@ class CameraDiagnostics:
         return f"{self._camera.name} {what}" if self._camera.name else what
 
 
-def engine_status(status: EngineStatus) -> DiagnosticStatus:
-    """The status of the engine that all cameras share."""
-    level = {EngineState.STARTING: WARN, EngineState.RUNNING: OK, EngineState.STOPPED: OK}.get(
-        status.state, ERROR
-    )
+class NodeDiagnostics:
+    """The diagnostics that all cameras share: engine, clock, parameters, requests, callbacks."""
+
+    def __init__(self, lock: SafetyLock, errors: CallbackErrors) -> None:
+        self._lock, self._errors = lock, errors
+        self._before: Counter[str] = Counter()  # totals of the previous report
+
+    def report(self, engine: EngineStatus, clock: Fact, values: Values) -> list[DiagnosticStatus]:
+        """The statuses; called once a second."""
+        errors = self._errors
+        totals = Counter({"errors": errors.errors.total(), "requests": errors.transitions.total()})
+        fresh = totals - self._before
+        self._before = totals
+        return [
+            _engine(engine),
+            _status("clock", _OF_LEVEL[clock.level], clock.reason or "advances", {}),
+            self._parameters(values),
+            _status(
+                "lifecycle",
+                WARN if fresh["requests"] else OK,
+                f"requested from outside: {errors.last_transition}"
+                if errors.last_transition
+                else "no request from outside",
+                errors.transitions,
+            ),
+            _status(
+                "callbacks",
+                ERROR if fresh["errors"] else OK,
+                f"{fresh['errors']} errors in the last second; the latest: {errors.last_error}"
+                if fresh["errors"]
+                else f"{totals['errors']} errors since the start",
+                errors.errors,
+            ),
+        ]
+
+    def _parameters(self, values: Values) -> DiagnosticStatus:
+        """Every safety parameter that is not at its default."""
+        different = self._lock.deviations(values)
+        text = f"{len(different)} safety parameters differ from their defaults"
+        if not self._lock.locked:
+            text = f"safety.lock is off: any participant can loosen them; {text}"
+        return _status("parameters", OK if self._lock.locked else WARN, text, different)
+
+
+def _engine(status: EngineStatus) -> DiagnosticStatus:
+    """OK only if the engine runs."""
+    level = {
+        EngineState.STARTING: WARN,
+        EngineState.RUNNING: OK,
+        EngineState.STOPPED: WARN,
+    }.get(status.state, ERROR)
     facts = {"state": status.state.value, "progress": status.progress}
     return _status("engine", level, status.text, facts)
 
 
-def diagnostic_array(
-    node: Node, statuses: list[DiagnosticStatus], hardware_id: str
-) -> DiagnosticArray:
-    """The message, with the node's name as prefix of every status."""
-    name = node.get_fully_qualified_name().lstrip("/")
-    for status in statuses:
-        status.name, status.hardware_id = f"{name}: {status.name}", hardware_id
-    message = DiagnosticArray(status=statuses)
-    message.header.stamp = node.get_clock().now().to_msg()
-    return message
-
-
 def _status(name: str, level: bytes, text: str, facts: Mapping[str, Any]) -> DiagnosticStatus:
     values = [KeyValue(key=key, value=_text(value)) for key, value in facts.items()]
-    return DiagnosticStatus(name=name, level=level, message=text, values=values)
+    message = printable(text, LONGEST_LINE)
+    return DiagnosticStatus(name=name, level=level, message=message, values=values)
 
 
 def _text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else printable(value)

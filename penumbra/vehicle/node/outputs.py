@@ -28,7 +28,7 @@ from penumbra.vehicle.node.alerts import colour_top, uncertainty_top
 from penumbra.vehicle.node.parameters import Values
 from penumbra.vehicle.node.points import Intrinsics, fill_cloud, point_array
 from penumbra.vehicle.pipeline import FrameResult
-from penumbra_msgs.msg import FrameStats, OodAlert
+from penumbra_msgs.msg import FrameStats
 
 
 @dataclass(frozen=True)
@@ -176,19 +176,20 @@ class Outputs:
             for output in OUTPUTS
             if task in output.tasks
         ]
-        self.alerts = node.create_publisher(OodAlert, f"{prefix}ood", qos.LATCHED)
         self.stats = node.create_publisher(FrameStats, f"{prefix}stats", qos.RELIABLE)
 
-    def publish(self, frame: ProcessedFrame) -> None:
-        """Publish every output that is enabled and subscribed."""
+    def prepare(self, frame: ProcessedFrame) -> list[tuple[Publisher, Any]]:
+        """The messages of every output that is enabled and subscribed, with their publishers."""
+        prepared = []
         for output, publisher in self._images:
             enabled = output.switch is None or frame.values[f"outputs.{output.switch}"]
             if enabled and publisher.get_subscription_count():
                 message = output.make(frame)
                 if message is not None:
-                    publisher.publish(message)
+                    prepared.append((publisher, message))
+        return prepared
 
     def destroy(self) -> None:
         """Destroy all publishers."""
-        for publisher in [*(p for _, p in self._images), self.alerts, self.stats]:
+        for publisher in [*(p for _, p in self._images), self.stats]:
             self._node.destroy_publisher(publisher)

@@ -25,6 +25,7 @@ from rclpy.parameter import Parameter as RosParameter
 from penumbra.bundle import MANIFEST
 from penumbra.errors import PenumbraError
 from penumbra.files import write_atomically
+from penumbra.safe_yaml import read_yaml
 from penumbra.share import TASKS, bundle_folder, config_folder
 
 SCHEMA = "parameters.schema.json"
@@ -104,11 +105,13 @@ def defaults(task: str) -> Values:
 
 
 def task_of(bundle: str) -> str:
-    """The task of a bundle, read without validation; `segmentation` if it states none."""
+    """The task of a bundle, read without validation; `segmentation` if it states none.
+
+    It only chooses the defaults: on configure the bundle is verified, and must have this task.
+    """
     try:
-        text = (bundle_folder(bundle) / MANIFEST).read_text(encoding="utf-8")
-        task = yaml.safe_load(text)["task"]
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        task = read_yaml(bundle_folder(bundle) / MANIFEST, "")["task"]
+    except (OSError, ValueError, TypeError, KeyError, PenumbraError):
         return TASKS[0]
     return task if task in TASKS else TASKS[0]
 

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.duration import Duration
+from rclpy.qos import DurabilityPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
 
 from penumbra.vehicle.node.parameters import Values
 
-# The last message is kept for late subscribers: alerts, class names.
+# The last message is kept for late subscribers.
 LATCHED = QoSProfile(
     depth=1,
     reliability=ReliabilityPolicy.RELIABLE,
     durability=DurabilityPolicy.TRANSIENT_LOCAL,
 )
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)  # small messages
+
+# Heartbeats without an alert after which a subscriber may call the node dead. One may be late.
+MISSED_HEARTBEATS = 2
+
+
+def alerts(heartbeat: float) -> QoSProfile:
+    """The profile of the alerts, which are repeated every `heartbeat` seconds.
+
+    A late subscriber receives the last one, unless it has expired. A subscriber may request the
+    deadline and the liveliness that are offered here, and is told when the node falls silent.
+    Liveliness by topic: only an alert proves that the node is alive, not its middleware's threads.
+    """
+    silence = Duration(seconds=MISSED_HEARTBEATS * heartbeat)
+    return QoSProfile(
+        depth=1,
+        reliability=ReliabilityPolicy.RELIABLE,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL,
+        deadline=silence,
+        lifespan=silence,
+        liveliness=LivelinessPolicy.MANUAL_BY_TOPIC,
+        liveliness_lease_duration=silence,
+    )
 
 
 def profile(values: Values, direction: str) -> QoSProfile:

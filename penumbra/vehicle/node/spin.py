@@ -7,19 +7,31 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import rclpy
+from rclpy.exceptions import InvalidNodeNameException, NameValidationException
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
+from penumbra.errors import PenumbraError
+from penumbra.text import LONGEST_LINE, printable
 from penumbra.vehicle.node.large_images import make_room_for_images
 
+AnyNode = TypeVar("AnyNode", bound=Node)
 POLL_PERIOD = 0.1  # seconds between checks for a signal
 
 
-def run_node(make_node: Callable[[], Node], arguments: Sequence[str] | None = None) -> int:
+def run_node(
+    make_node: Callable[[], AnyNode],
+    on_error: Callable[[AnyNode, Exception], None],
+    arguments: Sequence[str] | None = None,
+) -> int:
     """Run the node; exit code 0 after SIGINT or SIGTERM at any time.
+
+    What a callback raises goes to `on_error`, and the node goes on. PenumbraError, in one line, if
+    the command line is invalid.
 
     rclpy's own handlers invalidate the context while it is in use: a signal during construction of
     the node, or before the first spin, ends in a traceback (observed on Jazzy). Here a signal only
@@ -29,21 +41,37 @@ def run_node(make_node: Callable[[], Node], arguments: Sequence[str] | None = No
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     make_room_for_images()
-    rclpy.init(
-        args=None if arguments is None else list(arguments),
-        signal_handler_options=SignalHandlerOptions.NO,
-    )
+    _init(arguments)
     try:
-        node = make_node()
+        try:
+            node = make_node()
+        except (NameValidationException, InvalidNodeNameException) as error:  # by a remapping
+            raise PenumbraError(printable(error, LONGEST_LINE)) from error
         executor = SingleThreadedExecutor()
         executor.add_node(node)
         while not stop.is_set():
-            executor.spin_once(timeout_sec=POLL_PERIOD)
+            try:
+                executor.spin_once(timeout_sec=POLL_PERIOD)
+            except Exception as error:
+                on_error(node, error)
         executor.shutdown()
         node.destroy_node()
     finally:
         rclpy.shutdown()
     return 0
+
+
+def _init(arguments: Sequence[str] | None) -> None:
+    """Initialise rclpy; it raises RCLError, ValueError and others on an invalid command line."""
+    try:
+        rclpy.init(
+            args=None if arguments is None else list(arguments),
+            signal_handler_options=SignalHandlerOptions.NO,
+        )
+    except Exception as error:
+        raise PenumbraError(
+            f"invalid ROS arguments: {printable(' '.join(str(error).split()), LONGEST_LINE)}"
+        ) from error
 
 
 def exit_despite_threads(code: int) -> None:

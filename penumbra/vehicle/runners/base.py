@@ -118,17 +118,21 @@ class Runner(ABC):
         finally:
             self._give_back(lane)
 
-    def deactivate(self) -> None:
-        """Wait for running images, then release everything; may be activated again."""
+    def deactivate(self, timeout: float | None = None) -> None:
+        """Wait for running images, then release everything; may be activated again.
+
+        A lane that still runs an image after `timeout` seconds is abandoned: releasing what native
+        code uses would crash the process.
+        """
         with self._switching:
             with self._change:
                 lanes, self._lanes = self._lanes, []
                 self._change.notify_all()  # threads waiting for a lane raise
-                self._change.wait_for(lambda: len(self._idle) == len(lanes))
-                self._idle = []
-            for lane in lanes:
+                self._change.wait_for(lambda: len(self._idle) == len(lanes), timeout)
+                idle, self._idle = self._idle, []
+            for lane in idle:
                 lane.close()
-            if lanes:
+            if lanes and len(idle) == len(lanes):
                 self._close()
 
     def __enter__(self) -> Runner:

@@ -56,6 +56,10 @@ class RunnerSelector:
         """Exclude a runner whose engine cannot be built."""
         self._excluded[name] = reason
 
+    def copy_exclusions(self, other: RunnerSelector) -> None:
+        """Exclude what `other` excludes."""
+        self._excluded = dict(other._excluded)
+
     def start(self) -> Runner:
         """Return an active runner; RunnerError if none works."""
         for candidate in self._candidates():
