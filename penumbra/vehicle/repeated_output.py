@@ -18,7 +18,7 @@ _REMEMBERED = 16  # images: more than the lanes of a runner
 def digest(array: np.ndarray, start: int = 0) -> int:
     """A checksum of every eighth row; chained with `start`."""
     sample = array if array.ndim < 2 else array[::_ROWS]
-    return zlib.crc32(np.ascontiguousarray(sample), start)
+    return zlib.crc32(np.ascontiguousarray(sample).data, start)
 
 
 class RepeatedOutput:

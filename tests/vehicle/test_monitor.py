@@ -13,10 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penumbra.errors import PenumbraError
-from penumbra.vehicle.monitor import Level, Monitor, MonitorSettings, frame_score, uncertain_regions
+from penumbra.vehicle.monitor import (
+    Conditions,
+    Level,
+    Monitor,
+    MonitorSettings,
+    frame_score,
+    uncertain_regions,
+)
 from penumbra_msgs.msg import OodAlert
 
 RANDOM = np.random.default_rng(0)
+HELD = Conditions.assumed()
 SETTINGS = MonitorSettings(frame_threshold=0.5, pixel_threshold=0.5, min_region_area=1)
 
 
@@ -33,7 +41,7 @@ def monitor(**changes):
 def levels(over, **changes):
     """The levels of a new monitor, for frames over the threshold or not."""
     judging = monitor(**changes)
-    return [judging.judge(flat(0.9 if high else 0.1), 0.0).level for high in over]
+    return [judging.judge(flat(0.9 if high else 0.1), 0.0, HELD).level for high in over]
 
 
 def test_levels_are_those_of_the_message():
@@ -75,20 +83,20 @@ def test_a_non_finite_pixel_raises_an_alert(bad):
     values[7, 9] = bad
     assert frame_score(values, 0.01) == math.inf
     judging = monitor()
-    verdict = judging.judge(values, 0.0)
+    verdict = judging.judge(values, 0.0, HELD)
     assert verdict.level == Level.WARN
     assert "non-finite" in verdict.reason
     [region] = verdict.regions
     assert (region.x, region.y, region.area) == (9, 7, 1)
     assert region.max_uncertainty == math.inf
-    judging.judge(values, 0.0)
-    assert judging.judge(values, 0.0).level == Level.ALERT
+    judging.judge(values, 0.0, HELD)
+    assert judging.judge(values, 0.0, HELD).level == Level.ALERT
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (3,), (2, 3, 4), ()])
 def test_a_map_of_invalid_shape_is_rejected(shape):
     with pytest.raises(PenumbraError, match="height x width"):
-        monitor().judge(np.zeros(shape, np.float32), 0.0)
+        monitor().judge(np.zeros(shape, np.float32), 0.0, HELD)
 
 
 def test_regions():
@@ -196,17 +204,17 @@ def test_hysteresis_against_its_definition(over, raise_frames, clear_frames):
 
 def test_reasons():
     judging = monitor()
-    assert judging.judge(flat(0.1), 0).reason == "score 0.1 under 0.5"
-    assert judging.judge(flat(0.9), 0).reason == "score 0.9 over 0.5 in 1 of 2 frames"
-    judging.judge(flat(0.9), 0)
-    assert judging.judge(flat(0.9), 0).reason == "score 0.9 over 0.5 in 3 of 4 frames"
+    assert judging.judge(flat(0.1), 0, HELD).reason == "score 0.1 under 0.5"
+    assert judging.judge(flat(0.9), 0, HELD).reason == "score 0.9 over 0.5 in 1 of 2 frames"
+    judging.judge(flat(0.9), 0, HELD)
+    assert judging.judge(flat(0.9), 0, HELD).reason == "score 0.9 over 0.5 in 3 of 4 frames"
     for _ in range(3):
-        reason = judging.judge(flat(0.1), 0).reason
+        reason = judging.judge(flat(0.1), 0, HELD).reason
     assert reason == "score 0.1 under 0.5 in 3 of 8 frames that end the alert"
 
 
 def test_a_verdict_states_its_thresholds_and_score():
-    verdict = monitor().judge(flat(0.9), 0.0)
+    verdict = monitor().judge(flat(0.9), 0.0, HELD)
     assert (verdict.frame_threshold, verdict.pixel_threshold) == (0.5, 0.5)
     assert verdict.score == pytest.approx(0.9)
     assert verdict.uncertain_fraction == 1
@@ -216,73 +224,73 @@ def test_a_verdict_states_its_thresholds_and_score():
 
 def test_a_score_at_the_threshold_is_not_over_it():
     values = np.full((4, 4), 0.5, np.float64)
-    assert monitor().judge(values, 0.0).level == OK
-    assert monitor().judge(values, 0.0).regions == ()
+    assert monitor().judge(values, 0.0, HELD).level == OK
+    assert monitor().judge(values, 0.0, HELD).regions == ()
 
 
 def test_stale_follows_the_callers_clock_and_is_returned_once():
     judging = monitor(stale_after=1.0)
     assert judging.level == Level.STARTING
-    assert judging.check(0.9) is None
-    stale = judging.check(1.1, "image")
+    assert judging.check(0.9, HELD) is None
+    stale = judging.check(1.1, HELD, "image")
     assert stale.level == judging.level == Level.STALE
     assert stale.reason == "no image for 1.1 s (limit 1 s)"
     assert math.isnan(stale.score)
     assert math.isnan(stale.uncertain_fraction)
     assert stale.regions == ()
-    assert judging.check(1.2) is None
-    assert judging.judge(flat(0.1), 5.0).level == OK
-    assert judging.check(5.9) is None
-    assert judging.check(6.1).level == Level.STALE
+    assert judging.check(1.2, HELD) is None
+    assert judging.judge(flat(0.1), 5.0, HELD).level == OK
+    assert judging.check(5.9, HELD) is None
+    assert judging.check(6.1, HELD).level == Level.STALE
 
 
-def test_not_stale_before_the_start():
+def test_a_monitor_that_was_not_started_is_stale():
     judging = Monitor(SETTINGS)
-    assert judging.check(1e9) is None
+    assert judging.check(0.0, HELD).level == Level.STALE
     started = judging.start(7.0, "building the engine")
     assert (started.level, started.reason) == (Level.STARTING, "building the engine")
-    assert judging.check(7.5) is None
+    assert judging.check(7.5, HELD) is None
 
 
 def test_a_failure_is_stale_immediately():
     judging = monitor()
-    judging.judge(flat(0.1), 0.0)
+    judging.judge(flat(0.1), 0.0, HELD)
     failed = judging.fail("out of memory")
     assert (failed.level, failed.reason) == (Level.STALE, "out of memory")
     assert judging.fail("out of memory") is None
-    assert judging.judge(flat(0.1), 0.1).level == OK
+    assert judging.judge(flat(0.1), 0.1, HELD).level == OK
 
 
-def test_a_gap_neither_ends_an_alert_nor_raises_one():
+def test_a_gap_neither_ends_an_alert_nor_forgets_the_frames_before_it():
     judging = monitor()
     for _ in range(3):
-        judging.judge(flat(0.9), 0.0)
-    judging.check(10.0)
-    after = [judging.judge(flat(0.1), 10.0).level for _ in range(8)]
+        judging.judge(flat(0.9), 0.0, HELD)
+    judging.check(10.0, HELD)
+    after = [judging.judge(flat(0.1), 10.0, HELD).level for _ in range(8)]
     assert after == [ALERT] * 7 + [OK]
     judging = monitor()
     for _ in range(2):
-        judging.judge(flat(0.9), 0.0)
-    judging.check(10.0)
-    assert judging.judge(flat(0.9), 10.0).level == WARN  # the first frame after the gap
+        judging.judge(flat(0.9), 0.0, HELD)
+    judging.check(10.0, HELD)
+    assert judging.judge(flat(0.9), 10.0, HELD).level == ALERT  # three of the last five frames
 
 
 def test_a_restart_resets_the_history():
     judging = monitor()
     for _ in range(3):
-        judging.judge(flat(0.9), 0.0)
+        judging.judge(flat(0.9), 0.0, HELD)
     assert judging.start(1.0).level == Level.STARTING
-    assert judging.judge(flat(0.1), 1.0).level == OK
+    assert judging.judge(flat(0.1), 1.0, HELD).level == OK
 
 
 def test_new_settings_keep_the_history():
     judging = monitor()
     for _ in range(2):
-        assert judging.judge(flat(0.4), 0.0).level == OK
+        assert judging.judge(flat(0.4), 0.0, HELD).level == OK
     judging.settings = dataclasses.replace(SETTINGS, frame_threshold=0.3)
-    assert judging.judge(flat(0.4), 0.0).level == ALERT  # the third over the new threshold
+    assert judging.judge(flat(0.4), 0.0, HELD).level == ALERT  # the third over the new threshold
     judging.settings = dataclasses.replace(SETTINGS, frame_threshold=0.6, clear_frames=(1, 1))
-    assert judging.judge(flat(0.4), 0.0).level == OK
+    assert judging.judge(flat(0.4), 0.0, HELD).level == OK
     assert judging.settings.frame_threshold == 0.6
 
 
@@ -317,13 +325,13 @@ def test_one_thread_judges_and_another_checks():
 
     def look():
         while not done.is_set():
-            if judging.check(0.1) is not None:
+            if judging.check(0.1, HELD) is not None:
                 wrong.append("stale")
             judging.settings = SETTINGS
 
     timer = threading.Thread(target=look)
     timer.start()
-    found = [judging.judge(flat(0.9), 0.0).level for _ in range(300)]
+    found = [judging.judge(flat(0.9), 0.0, HELD).level for _ in range(300)]
     done.set()
     timer.join()
     assert found == [WARN, WARN, *[ALERT] * 298]

@@ -16,7 +16,7 @@ import tiny_bundles
 from penumbra.bundle import DepthSpec
 from penumbra.errors import PenumbraError
 from penumbra.vehicle.geometry import PinholeCamera, depth_of
-from penumbra.vehicle.monitor import Cause, Level, Monitor, MonitorSettings, frame_score
+from penumbra.vehicle.monitor import Cause, Conditions, Level, Monitor, MonitorSettings, frame_score
 from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 from penumbra.vehicle.runners import RunnerError, RunnerSettings, create
 
@@ -219,11 +219,15 @@ def test_a_frame_is_judged_if_a_monitor_is_given(street):
     monitor = Monitor(MonitorSettings(frame_threshold=0.0, pixel_threshold=0.0))
     monitor.start(0.0)
     with Pipeline(street, CONFIG) as pipeline:
-        first = pipeline.process(tiny_bundles.image(), monitor=monitor)
-        later = pipeline.process(tiny_bundles.image(), monitor=monitor)
+        first = pipeline.process(tiny_bundles.image(), None, monitor, Conditions.assumed)
+        later = pipeline.process(tiny_bundles.image(), None, monitor, Conditions.assumed)
     assert first.verdict.level is Level.WARN
     assert first.verdict.score == frame_score(first.judged, 0.01)
-    assert [cause.cause for cause in first.verdict.causes] == [Cause.UNCERTAINTY]
+    assert [cause.cause for cause in first.verdict.causes] == [
+        Cause.UNCERTAINTY,
+        Cause.CAMERA,
+        Cause.INPUT,
+    ]
     assert later.verdict.number > first.verdict.number
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penumbra.errors import PenumbraError
-from penumbra.vehicle.monitor import Monitor, MonitorSettings
+from penumbra.vehicle.monitor import Conditions, Monitor, MonitorSettings
 
 LEAST_FRAMES = 20
 LONGEST_RAISE_WINDOW = 16  # `alert_rate` enumerates 2^(M+1) cases
@@ -139,7 +139,7 @@ def alerts_in(scores: Sequence[float] | np.ndarray, settings: MonitorSettings) -
     monitor = Monitor(settings)
     alerts, before = 0, monitor.level
     for score in scores:
-        level = monitor.judge(np.full((1, 1), score), 0.0).level
+        level = monitor.judge(np.full((1, 1), score), 0.0, Conditions.assumed()).level
         alerts += level == level.ALERT and before != level.ALERT
         before = level
     return alerts

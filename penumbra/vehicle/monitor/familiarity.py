@@ -19,6 +19,7 @@ import math
 import zipfile
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -130,14 +131,12 @@ def load_familiarity(path: Path | str) -> Familiarity:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             if int(arrays["version"]) != _VERSION:
                 raise _broken(f"its version is {int(arrays['version'])}, not {_VERSION}")
-            return Familiarity(
-                **{
-                    field.name: float(arrays[field.name])
-                    if field.name in ("rest", "decay")
-                    else arrays[field.name].astype(np.float64)
-                    for field in fields(Familiarity)
-                }
-            )
+            parts: dict[str, Any] = {
+                field.name: arrays[field.name].astype(np.float64) for field in fields(Familiarity)
+            }
+            for name in ("rest", "decay"):
+                parts[name] = float(parts[name])
+            return Familiarity(**parts)
     except PenumbraError as error:
         raise PenumbraError(f"{file}: {error}") from error
     except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, OSError) as error:
@@ -149,7 +148,7 @@ def familiarity_bytes(model: Familiarity) -> bytes:
     """The file of a model."""
     stream = io.BytesIO()
     # 32 bits are enough: statistics themselves have no more.
-    arrays = {
+    arrays: dict[str, Any] = {
         field.name: np.asarray(getattr(model, field.name), np.float32) for field in fields(model)
     }
     np.savez(stream, version=np.int64(_VERSION), **arrays)

@@ -100,6 +100,8 @@ class Monitor:
         with self._lock:
             silence, limit = now - self._last_frame, self._settings.stale_after
             late = f"no {missing} for {silence:.1f} s (limit {limit:g} s)"
+            if math.isnan(silence):
+                late = "no frame was awaited yet"
             # These were checked with the last frame.
             facts = replace(conditions, camera=HOLDS, output=HOLDS, calibration=HOLDS)
             worst = conclude(facts, [_RESULT])[0]

@@ -137,11 +137,11 @@ class CameraStream:
                 continue
             try:
                 self._process(arrived)
-            except RunnerError if self._engine.status.state is EngineState.STOPPED else ():
-                return  # the node is being deactivated
             except ConversionError as error:
                 self._drop("invalid", error, error.reason)
             except RunnerError as error:  # the supervisor restarts the engine if it is broken
+                if self._engine.status.state is EngineState.STOPPED:
+                    return  # the node is being deactivated
                 self._drop("failed", error)
                 self._alerts.publish(self.monitor.fail(f"the runner failed: {error}"))
             except PenumbraError as error:

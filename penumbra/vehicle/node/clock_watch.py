@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rclpy.node import Node
+from rclpy.clock import ROSClock
 
 from penumbra.vehicle.monitor import HOLDS, Fact
 
@@ -25,16 +25,16 @@ class ClockWatch:
     must come, advance, and not go back.
     """
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, clock: ROSClock) -> None:
+        self._clock = clock
         self._last: _Reading | None = None
         self._advanced = 0.0  # steady time of the last advance
         self._jump: tuple[float, str] | None = None  # steady time and reason
 
     def update(self, now: float) -> None:
         """Read the clock; `now` is the steady time."""
-        clock = self._node.get_clock()
-        reading = _Reading(now, clock.now().nanoseconds / 1e9, clock.ros_time_is_active)
+        time = self._clock.now().nanoseconds / 1e9
+        reading = _Reading(now, time, self._clock.ros_time_is_active)
         last, self._last = self._last, reading
         if last is None or last.simulated is not reading.simulated:
             self._advanced, self._jump = now, None

@@ -17,7 +17,7 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
 from rcl_interfaces.msg import SetParametersResult
-from rclpy.clock import Clock, ClockType
+from rclpy.clock import Clock, ClockType, ROSClock
 from rclpy.exceptions import NameValidationException
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
@@ -65,7 +65,9 @@ class PerceptionNode(LifecycleNode):
         self._task = parameters.declare(self)
         self._values = parameters.values(self)
         self._lock = SafetyLock(self._values, self._task)
-        self._clock = ClockWatch(self)
+        clock = self.get_clock()
+        assert isinstance(clock, ROSClock)  # a node has no other
+        self._clock_watch = ClockWatch(clock)
         self._bundle: Bundle | None = None
         self._outputs: dict[str, Outputs] = {}  # by camera name
         self._alerts: dict[str, AlertPublisher] = {}  # likewise, in every state
@@ -178,7 +180,7 @@ class PerceptionNode(LifecycleNode):
             self._bundle,
             self._outputs,
             self._alerts,
-            self._clock,
+            self._clock_watch,
             live=lambda: self._values,
             parameters=self._parameters_fact,
         )
@@ -218,7 +220,7 @@ class PerceptionNode(LifecycleNode):
 
     def _tick(self) -> None:
         now = time.monotonic()
-        self._clock.update(now)
+        self._clock_watch.update(now)
         if self._active is None:
             for publisher in self._alerts.values():
                 publisher.publish_without_model(Level.STALE, self._engine_status.text, now)
@@ -243,7 +245,7 @@ class PerceptionNode(LifecycleNode):
 
     def _report(self) -> None:
         now = time.monotonic()
-        clock = self._clock.fact(now, self._values["ood.stale_after"])
+        clock = self._clock_watch.fact(now, self._values["ood.stale_after"])
         statuses = self._report_of_node.report(self._engine_status, clock, self._values)
         if self._active is not None:
             statuses += self._active.report()

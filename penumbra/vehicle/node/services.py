@@ -42,7 +42,7 @@ class CallbackErrors:
     def _protect(self, service: Service) -> None:
         """Answer with an empty response, which reports no success, where the callback raises."""
         answer: Callable[[Any, Any], Any] = service.callback
-        kind = service.srv_type
+        kind: Any = service.srv_type
 
         def protected(request: Any, response: Any) -> Any:
             if kind is ChangeState:

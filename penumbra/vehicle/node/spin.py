@@ -55,7 +55,7 @@ def run_node(
             except Exception as error:
                 on_error(node, error)
         executor.shutdown()
-        node.destroy_node()
+        node.destroy_node()  # type: ignore[no-untyped-call] # rclpy is typed in part
     finally:
         rclpy.shutdown()
     return 0

@@ -121,11 +121,14 @@ class Engine:
                 self.folder / self._timing_cache_name(),
                 progress,
             )
-            digest = hashlib.sha256(data).hexdigest()
-            write_atomically(self.path, data)
-            record = {"sha256": digest, "key": asdict(self.key)}
-            write_atomically(self.record, json.dumps(record, indent=2) + "\n")
+            self.store(data)
         return True
+
+    def store(self, data: bytes | memoryview) -> None:
+        """Write a serialised engine and its record; without its record it is never loaded."""
+        record = {"sha256": hashlib.sha256(data).hexdigest(), "key": asdict(self.key)}
+        write_atomically(self.path, data)
+        write_atomically(self.record, json.dumps(record, indent=2) + "\n")
 
     def read(self) -> bytes:
         """The serialised engine: the very bytes whose SHA-256 was compared with the record."""

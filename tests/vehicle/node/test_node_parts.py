@@ -19,13 +19,18 @@ from penumbra.errors import PenumbraError
 from penumbra.share import bundle_folder, config_folder
 from penumbra.vehicle.conversions import fill_image
 from penumbra.vehicle.image_fit import fit_to_size
-from penumbra.vehicle.monitor import Level, Monitor
+from penumbra.vehicle.monitor import HOLDS, Conditions, Level, Monitor
 from penumbra.vehicle.node import alerts, engine_supervisor
 from penumbra.vehicle.node.camera import CameraStream
 from penumbra.vehicle.node.configuration import camera_names, make_pipeline
 from penumbra.vehicle.node.diagnostics import CameraDiagnostics, DebouncedLevel
 from penumbra.vehicle.node.engine_build import EngineBuild
-from penumbra.vehicle.node.engine_supervisor import EngineState, EngineStatus, EngineSupervisor
+from penumbra.vehicle.node.engine_supervisor import (
+    EngineLimits,
+    EngineState,
+    EngineStatus,
+    EngineSupervisor,
+)
 from penumbra.vehicle.node.frame_counts import WINDOW, Rate
 from penumbra.vehicle.node.intake import Arrived
 from penumbra.vehicle.node.mailbox import Mailbox
@@ -115,7 +120,7 @@ def test_a_child_builds_an_engine_or_reports_why_not(tmp_path):
     assert needed.built and fractions[-1] == 1.0
     (bundle.path / "model.onnx").unlink()
     needed.path.unlink()
-    with pytest.raises(RunnerError, match="model.onnx is missing from its bundle"):
+    with pytest.raises(RunnerError, match="model.onnx is missing from its folder"):
         EngineBuild(needed).run(lambda fraction, phase: None)
 
 
@@ -130,6 +135,9 @@ def test_an_engine_that_cannot_be_built_is_not_tried_again(tmp_path, monkeypatch
         def run(self, progress):
             raise RunnerError("the compiler was killed")
 
+        def cancel(self):
+            pass
+
     bundle = tiny_bundles.segmentation(tmp_path / "street")
     settings = RunnerSettings(engine_cache_dir=tmp_path / "engines")
     needed = engine.find(bundle, "tensorrt-rtx", settings, capability="8.9")
@@ -137,12 +145,17 @@ def test_an_engine_that_cannot_be_built_is_not_tried_again(tmp_path, monkeypatch
     monkeypatch.setattr(TensorRTRTXRunner, "missing_engine", lambda runner: needed)
     monkeypatch.setattr(TensorRTRTXRunner, "_open", opened.append)
     monkeypatch.setattr(engine_supervisor, "EngineBuild", Killed)
-    pipeline = Pipeline(bundle, PipelineConfig("auto", settings=settings))
-    supervisor = EngineSupervisor(pipeline, lambda: 0.001)
+    made = []
+
+    def make() -> Pipeline:
+        made.append(Pipeline(bundle, PipelineConfig("auto", settings=settings)))
+        return made[-1]
+
+    supervisor = EngineSupervisor(make, lambda: EngineLimits(restart_pause=0.001))
     supervisor.start()
     assert supervisor.wait_until_ready()
     assert "CPU" in supervisor.description
-    assert "the compiler was killed" in pipeline.selector.refused["tensorrt-rtx"]
+    assert "the compiler was killed" in made[-1].selector.refused["tensorrt-rtx"]
     supervisor._failed(RunnerError("broken"))  # restarts without another build
     assert supervisor.wait_until_ready()
     assert supervisor.stop(60)
@@ -157,12 +170,12 @@ def test_non_finite_uncertainty_raises_an_alert_without_thresholds(tmp_path, of_
     assert not settings.has_thresholds
     monitor = Monitor(settings)
     for _ in range(5):
-        calm = monitor.judge(np.full((9, 9), 0.1), 0.0)
+        calm = monitor.judge(np.full((9, 9), 0.1), 0.0, Conditions.assumed())
         assert (calm.level, calm.reason[:29]) == (Level.WARN, "the bundle has no thresholds:")
     report = CameraDiagnostics(SimpleNamespace(monitor=monitor, name=""))
     assert report._ood().level == DiagnosticStatus.WARN
     for _ in range(5):
-        wrong = monitor.judge(np.full((9, 9), np.nan), 0.0)
+        wrong = monitor.judge(np.full((9, 9), np.nan), 0.0, Conditions.assumed())
     assert wrong.level is Level.ALERT and "non-finite" in wrong.reason
     assert wrong.frame_threshold is None
     message = alerts.alert_message(wrong, Header(), bundle, (9, 9))
@@ -191,14 +204,25 @@ def test_the_last_published_level_is_the_last_verdict(tmp_path, meanwhile):
         status=EngineStatus(EngineState.RUNNING, "runs", 1.0),
         description="",
     )
-    outputs = MagicMock()
-    outputs.alerts.publish = lambda alert: published.append(Level(alert.level))
+    publisher = MagicMock()
+    publisher.publish = lambda alert, now: published.append(Level(alert.level))
+    clock = SimpleNamespace(fact=lambda now, limit: HOLDS)
     node = MagicMock()
     node.get_clock().now().to_msg.return_value = Time()
     node.get_clock().now().nanoseconds = 0
     values = {**defaults("segmentation"), "max_age": 0.0}
     values |= {"ood.frame_threshold": 9.0, "ood.pixel_threshold": 9.0}
-    stream = CameraStream(node, "", bundle, outputs, supervisor, lambda: values)
+    stream = CameraStream(
+        node,
+        "",
+        bundle,
+        MagicMock(),
+        publisher,
+        supervisor,
+        clock,
+        lambda: values,
+        lambda: HOLDS,
+    )
     with Pipeline(
         bundle, PipelineConfig("onnxruntime", settings=RunnerSettings(threads=1))
     ) as pipeline:
@@ -225,11 +249,11 @@ def test_the_last_published_level_is_the_last_verdict(tmp_path, meanwhile):
 
 
 def test_an_engine_that_never_starts_is_given_up(tmp_path):
-    pipeline = Pipeline(
-        tiny_bundles.segmentation(tmp_path / "street"),
-        PipelineConfig("tensorrt", settings=RunnerSettings(engine_cache_dir=tmp_path)),
+    bundle = tiny_bundles.segmentation(tmp_path / "street")
+    config = PipelineConfig("tensorrt", settings=RunnerSettings(engine_cache_dir=tmp_path))
+    supervisor = EngineSupervisor(
+        lambda: Pipeline(bundle, config), lambda: EngineLimits(restart_pause=0.001)
     )
-    supervisor = EngineSupervisor(pipeline, lambda: 0.001)
     supervisor.start()
     assert not supervisor.wait_until_ready()
     assert supervisor.status.state is EngineState.GIVEN_UP

@@ -13,7 +13,7 @@ from perception import Peer, running, with_tests_on_the_path
 from sensor_msgs.msg import Image
 
 from penumbra.vehicle import colours
-from penumbra.vehicle.monitor import Monitor
+from penumbra.vehicle.monitor import Conditions, Monitor
 from penumbra.vehicle.node.alerts import colour_top, monitor_settings, uncertainty_top
 from penumbra.vehicle.node.parameters import defaults
 from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
@@ -67,7 +67,7 @@ def processed(pipeline: Pipeline, pixels: np.ndarray):
     """The result, and the verdict of a new monitor on this frame."""
     bundle = pipeline.bundle
     monitor = Monitor(monitor_settings(defaults(bundle.task), bundle))
-    result = pipeline.process(pixels, monitor=monitor)
+    result = pipeline.process(pixels, monitor=monitor, surroundings=Conditions.assumed)
     return result, result.verdict
 
 
@@ -132,7 +132,7 @@ def test_every_output_of_every_processed_frame(task, more, peer, tmp_path):
         )
         camera.communicate()
         done = seeds(peer, "/penumbra/stats")
-        assert len(done) == len(set(done)) > FRAMES // 2  # a busy machine may drop some
+        assert len(done) > FRAMES // 2  # a busy machine may drop some
         for topic in peer.received:
             assert seeds(peer, topic) == done, topic
         stamps = {}
@@ -171,4 +171,5 @@ def seed_of(message) -> int:
 
 
 def seeds(peer: Peer, topic: str) -> list[int]:
-    return [seed for seed in map(seed_of, peer.received[topic]) if seed]
+    """The frames of a topic in their order, each once: heartbeats repeat an alert."""
+    return list(dict.fromkeys(seed for seed in map(seed_of, peer.received[topic]) if seed))

@@ -20,6 +20,7 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2
 from penumbra.vehicle import conversions
 from penumbra.vehicle.camera_info import scaled_camera_info
 from penumbra.vehicle.conversions import ConversionError
+from penumbra.vehicle.image_fit import check_plausible_size, fit_to_size
 from penumbra_msgs.msg import FrameStats
 
 COUNT = int(os.environ.get("PENUMBRA_HOSTILE", "300"))
@@ -28,10 +29,10 @@ DROPPED = ("busy", "old", "rate", "invalid", "failed")
 
 
 @KINDS
-def test_each_hostile_message_is_counted_by_reason(kind, peer, tmp_path):
-    """With a depth bundle, whose results also depend on CameraInfo.
+def test_each_hostile_image_is_counted_by_reason(kind, peer, tmp_path):
+    """The expected reason of each message is that of the conversion, which has its own tests.
 
-    The expected reason of each message is that of the conversion, which has its own tests.
+    Stamps are the subject of test_fail_safe.py; here all are current.
     """
     compressed = kind is CompressedImage
     messages = (hostile.compressed if compressed else hostile.images)(1, COUNT // 2)
@@ -39,12 +40,12 @@ def test_each_hostile_message_is_counted_by_reason(kind, peer, tmp_path):
         "bundle": tiny_bundles.depth(tmp_path / "depth").path,
         "runner": "onnxruntime",
         "compressed": compressed,
+        "camera_info_topic": "",
         "qos.input_reliability": "reliable",  # every message must reach the node
         "qos.input_depth": 10,
-        "max_age": 0.0,  # whatever its stamp
     }
     expected: Counter[str] = Counter()  # by reason
-    processed = 0
+    processed = failed = 0
     with running(**settings) as node:
         node.wait_for("engine: running")
         peer.collect(FrameStats, "/penumbra/stats")
@@ -53,19 +54,17 @@ def test_each_hostile_message_is_counted_by_reason(kind, peer, tmp_path):
         peer.collect(PointCloud2, "/penumbra/points")
         peer.collect(CameraInfo, "/penumbra/camera_info")
         images = peer.publisher(topic_of(kind), kind)
-        infos = peer.publisher("/penumbra/image/camera_info", CameraInfo)
-        expected["camera_info"] = counted_first(peer, infos)
-        for number, (message, info) in enumerate(
-            zip(messages, hostile.camera_infos(2, COUNT), strict=False)
-        ):
-            infos.publish(info)
-            expected["camera_info"] += refused(scaled_camera_info, info, 1, 1) != ""
+        for number, message in enumerate(messages):
+            message.header.stamp = peer.node.get_clock().now().to_msg()
             images.publish(message)
-            if reason := refused(convert(kind), message, "bgr"):
+            if reason := refused(converted, kind, message):
                 expected[reason] += 1
                 if not refused(check(kind), message):
                     # Found only by decoding: the worker must reach it before the next arrives.
-                    peer.wait(lambda: images_in(reasons_of(peer)) == images_in(expected), "a count")
+                    peer.wait(lambda: reasons_of(peer) == +expected, "a count")
+            elif not converted(kind, message).any():  # black: no disparity and no uncertainty
+                failed += 1
+                peer.wait(lambda f=failed: peer.stats()[-1].dropped_failed == f, "a failure")
             else:  # a valid image
                 processed += 1
                 peer.wait(lambda p=processed: processed_by(peer) == p, "a result")
@@ -75,16 +74,47 @@ def test_each_hostile_message_is_counted_by_reason(kind, peer, tmp_path):
             peer.wait(lambda good=good: last_frame(peer) == good.header.frame_id, "the good frame")
             for received in peer.received.values():
                 del received[:-1]  # bounds the memory of the test
-        expected = +expected
         peer.wait(lambda: reasons_of(peer) == expected, f"diagnostics with {dict(expected)}")
         stats = peer.stats()[-1]
         dropped = {why: getattr(stats, f"dropped_{why}") for why in DROPPED}
         sent = 2 * (number + 1)
         print(f"\n{sent} {kind.__name__}: {stats.processed} processed, dropped {dropped}")
         print(f"refused by reason: {dict(reasons_of(peer))}")
-        assert dropped == {**dict.fromkeys(DROPPED, 0), "invalid": images_in(expected)}
+        invalid = expected.total()
+        assert dropped == {**dict.fromkeys(DROPPED, 0), "invalid": invalid, "failed": failed}
         assert stats.processed == processed
-        assert stats.received == sent == processed + images_in(expected)
+        assert stats.received == sent == processed + invalid + failed
+
+
+def test_a_hostile_camera_info_is_counted_and_a_good_one_helps(peer, tmp_path):
+    """Depth depends on it: whatever it says, the node survives, and the next good frame is used."""
+    bundle = tiny_bundles.depth(tmp_path / "depth")
+    settings = {"qos.input_reliability": "reliable", "qos.input_depth": 10}
+    good = CameraInfo(width=48, height=36)
+    good.k = [38.4, 0.0, 23.5, 0.0, 38.4, 17.5, 0.0, 0.0, 1.0]
+    with running(bundle=bundle.path, runner="onnxruntime", **settings) as node:
+        node.wait_for("engine: running")
+        peer.collect(FrameStats, "/penumbra/stats")
+        peer.collect(DiagnosticArray, "/diagnostics")
+        peer.collect(PointCloud2, "/penumbra/points")
+        infos = peer.publisher("/penumbra/image/camera_info", CameraInfo)
+        counted = counted_first(peer, infos)
+        images = peer.publisher()
+        for number, info in enumerate(hostile.camera_infos(2, COUNT // 2)):
+            infos.publish(info)
+            counted += refused(scaled_camera_info, info, 1, 1) != ""
+            images.publish(good_frame(peer, Image, "whatever becomes of it"))
+            infos.publish(good)
+
+            def done(frame: str = f"good {number}") -> bool:
+                # Again and again: the two topics have no common order.
+                images.publish(good_frame(peer, Image, frame))
+                return last_frame(peer) == frame
+
+            peer.wait(done, "the good frame")
+            for received in peer.received.values():
+                del received[:-1]  # bounds the memory of the test
+        peer.wait(lambda: reasons_of(peer)["camera_info"] == counted, f"{counted} counted")
 
 
 @KINDS
@@ -139,6 +169,13 @@ def convert(kind: type):
     return conversions.compressed_image_of if kind is CompressedImage else conversions.image_of
 
 
+def converted(kind: type, message):
+    """The image as the network sees it."""
+    image = convert(kind)(message, "bgr")
+    check_plausible_size(image, (36, 48))
+    return fit_to_size(image, (36, 48))
+
+
 def refused(convert, *arguments) -> str:
     """The reason of rejection; empty if the message is valid."""
     try:
@@ -152,7 +189,8 @@ def good_frame(peer: Peer, kind: type, frame_id: str) -> Image | CompressedImage
     pixels = tiny_bundles.image()
     good = peer.image(pixels)
     if kind is CompressedImage:
-        good = CompressedImage(format="png", data=cv2.imencode(".png", pixels)[1].tobytes())
+        data = cv2.imencode(".png", pixels)[1].tobytes()
+        good = CompressedImage(header=good.header, format="png", data=data)
     good.header.frame_id = frame_id
     return good
 
@@ -172,11 +210,6 @@ def last_frame(peer: Peer) -> str:
 
 def processed_by(peer: Peer) -> int:
     return peer.stats()[-1].processed if peer.stats() else 0
-
-
-def images_in(reasons: Counter[str]) -> int:
-    """The number of invalid images, without CameraInfo."""
-    return reasons.total() - reasons["camera_info"]
 
 
 def counted_first(peer: Peer, infos: Publisher) -> int:

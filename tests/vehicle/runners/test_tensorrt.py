@@ -40,8 +40,8 @@ def install(monkeypatch, driver, bundle, settings):
     def put(**behaviour):
         monkeypatch.setitem(sys.modules, "tensorrt", tensorrt_stand_in(driver, **behaviour))
         needed = engine.find(bundle, "tensorrt", settings)
-        needed.folder.mkdir(exist_ok=True)
-        needed.path.write_bytes(bundle.model_file.read_bytes())
+        needed.folder.mkdir(mode=0o700, exist_ok=True)
+        needed.store(bundle.model_file.read_bytes())
         return needed
 
     return put
@@ -228,7 +228,7 @@ def test_a_failure_of_tensorrt_raises(install, driver, bundle, settings, behavio
 
 
 def test_a_damaged_engine_names_the_command_that_rebuilds_it(install, driver, bundle, settings):
-    install().path.write_bytes(b"not an engine")
+    install().store(b"not an engine")
     with pytest.raises(
         RunnerError, match=r"cannot load the engine .* \(cannot deserialise .*--force"
     ):
