@@ -89,6 +89,12 @@ class NodeProcess:
         assert "Traceback" not in text and "defect" not in text, text
 
 
+def resident(pid: int) -> int:
+    """Resident memory of the process in bytes."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE")
+
+
 @contextlib.contextmanager
 def running(*program: str, **parameters: Any) -> Iterator[NodeProcess]:
     """Run a node, which must survive the block and then exit cleanly."""
@@ -129,6 +135,10 @@ class Peer:
             assert time.monotonic() < deadline, f"{what} did not arrive in {TIMEOUT:.0f} s"
             self._executor.spin_once(timeout_sec=0.05)
         return result
+
+    def spin(self, seconds: float) -> None:
+        """Run callbacks for at most this long."""
+        self._executor.spin_once(timeout_sec=seconds)
 
     def collect(self, kind: type, *topics: str, qos: QoSProfile = RELIABLE) -> None:
         """Keep every message of these topics in `received`."""

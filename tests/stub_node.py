@@ -3,7 +3,8 @@
 It answers at once and fails on images whose first pixel is FAIL. With STUB_ENGINE=1 it needs a
 TensorRT engine first, which NVIDIA's compiler really builds. With STUB_GATE it does not start
 before that FIFO is opened for writing. Images whose first pixel is a `fault_pixel` are treated
-wrongly; with STUB_PERSISTENT=1 so are all images after it, until the engine is restarted.
+wrongly; with STUB_PERSISTENT=1 so are all images after it, until the engine is restarted. With
+STUB_BREAK_OUTPUT=1 the uncertainty image cannot be made.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +118,22 @@ def misbehaved(fault, outputs, last):
     return outputs
 
 
+def break_outputs():
+    """Make the uncertainty image fail, as a defect would."""
+    from penumbra.vehicle.node import outputs
+
+    def fail(frame):
+        raise ValueError("no such colour")
+
+    outputs.OUTPUTS = tuple(
+        replace(output, make=fail) if output.topic == "uncertainty" else output
+        for output in outputs.OUTPUTS
+    )
+
+
 if __name__ == "__main__":
+    if os.environ.get("STUB_BREAK_OUTPUT") == "1":
+        break_outputs()
     runners.RUNNERS["onnxruntime"] = ("__main__", "StubRunner")
     from penumbra.vehicle.node.perception_node import main
 

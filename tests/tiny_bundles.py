@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 from onnx import TensorProto, checker, helper, numpy_helper
 
 from penumbra.bundle import Bundle, Thresholds, write_bundle
@@ -98,6 +99,34 @@ def depth(folder: Path, height: int | None = 36, width: int | None = 48, **chang
     }
     manifest = {"task": "depth", "classes": [], "depth": scale, **changes}
     return _write(folder, nodes, constants, size, outputs, manifest)
+
+
+def endless(folder: Path, **changes) -> Bundle:
+    """A segmentation graph with a loop that never ends in front of its labels."""
+    model = segmentation(folder, **changes)
+    graph = onnx.load(model.model_file)
+    body = helper.make_graph(
+        [_node("Identity", "go", "go_on"), _node("Add", "value one_inside", "next")],
+        "body",
+        [
+            helper.make_tensor_value_info("round", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("value", TensorProto.FLOAT, []),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, []),
+        ],
+        [numpy_helper.from_array(np.float32(1), "one_inside")],
+    )
+    loop = helper.make_node("Loop", ["rounds", "yes", "scale"], ["spun"], body=body)
+    graph.graph.initializer.append(numpy_helper.from_array(np.int64(2**62), "rounds"))
+    graph.graph.initializer.append(numpy_helper.from_array(np.bool_(True), "yes"))
+    graph.graph.node.insert(0, loop)
+    for node in graph.graph.node:
+        if node.op_type == "Mul" and "scale" in node.input:
+            node.input[list(node.input).index("scale")] = "spun"
+    return write_model(folder, model, graph.SerializeToString())
 
 
 def image(height: int = 36, width: int = 48, seed: int = 0) -> np.ndarray:

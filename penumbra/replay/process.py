@@ -26,8 +26,16 @@ if TYPE_CHECKING:
 
 NODE = "/penumbra"
 PATIENCE = 60.0  # seconds for a frame's answer, or for the node to appear
-# The node runs as fast as it can, with stamps of the bag: no frame is too old, none is late.
-LOCKSTEP = {"max_age": 0.0, "ood.stale_after": 3600.0, "qos.input_reliability": "reliable"}
+# The node runs as fast as it can, with stamps of the bag: no frame is too old, none is late, and a
+# scene may stand still. Heartbeats follow the steady clock, which no two replays share.
+LOCKSTEP = {
+    "max_age": 0.0,
+    "frozen_after": 0.0,
+    "ood.stale_after": 3600.0,
+    "ood.heartbeat": 10.0,
+    "watchdog.inference": PATIENCE,
+    "qos.input_reliability": "reliable",
+}
 
 
 @dataclass(frozen=True)

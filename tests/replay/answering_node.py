@@ -9,6 +9,7 @@ comes a second time. /silent/image: never answered. /mistaken/image: another typ
 from __future__ import annotations
 
 import sys
+import traceback
 
 import numpy as np
 from rclpy.node import Node
@@ -64,4 +65,4 @@ def inverted(image: Image) -> Image:
 
 
 if __name__ == "__main__":
-    sys.exit(run_node(AnsweringNode))
+    sys.exit(run_node(AnsweringNode, lambda node, error: traceback.print_exception(error)))

@@ -135,8 +135,10 @@ def _cell_means(patches: np.ndarray, cells: int) -> np.ndarray:
     sums = patches.reshape(cells, height // cells, width * count).sum(axis=1, dtype=np.uint16)
     means: np.ndarray = sums.reshape(cells, cells, -1, count).mean(axis=2, dtype=np.float32)
     means = means.reshape(cells, cells, *_PATCHES) / (height // cells)
-    means = means.transpose(2, 0, 3, 1).reshape(cells * _PATCHES[0], cells * _PATCHES[1])
-    return means
+    placed: np.ndarray = means.transpose(2, 0, 3, 1).reshape(
+        cells * _PATCHES[0], cells * _PATCHES[1]
+    )
+    return placed
 
 
 def _fine_scale(image: np.ndarray) -> tuple[dict[str, float], np.ndarray]:

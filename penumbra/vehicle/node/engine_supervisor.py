@@ -82,6 +82,7 @@ class EngineSupervisor:
         self._limits = limits
         self._pipeline = make_pipeline()
         self._calls = Watchdog("inference")
+        self._hangs = False  # whether a call into the pipeline has not returned
         self._status = EngineStatus(EngineState.STARTING, "starting", 0.0)
         self._change = Condition()  # guards the status and all below
         self._build: EngineBuild | None = None
@@ -148,6 +149,7 @@ class EngineSupervisor:
             )
         except CallTimeout as error:
             failure = RunnerError(f"no result within {limit:g} s")
+            self._hangs = True
             self._failed(failure)
             raise failure from error
         except RunnerError as error:
@@ -179,6 +181,7 @@ class EngineSupervisor:
                     if self._lost_images < STEADY_FRAMES:
                         return  # the image was the cause
             except CallTimeout:
+                self._hangs = True
                 error = RunnerError(f"{error}; no result of a test image either")
             except Exception:
                 log.debug("the test image fails, too", exc_info=True)
@@ -203,6 +206,10 @@ class EngineSupervisor:
         """Release the pipeline and prepare another; one that hangs is abandoned."""
         pipeline, self._pipeline = self._pipeline, self._make_pipeline()
         self._pipeline.selector.copy_exclusions(pipeline.selector)
+        hangs, self._hangs = self._hangs, False
+        if hangs:
+            log.error("the engine hangs: its memory is lost until the node is restarted")
+            return
         try:
             self._calls.call(lambda: pipeline.deactivate(RELEASE_TIMEOUT), 2 * RELEASE_TIMEOUT)
         except CallTimeout:
@@ -220,10 +227,10 @@ class EngineSupervisor:
                 self._load()
             except Exception as error:  # any error of a backend: STARTING must not last forever
                 reason = error if isinstance(error, PenumbraError) else _one_line(error)
-                self._release()
-                with self._change:
+                with self._change:  # before the release, which may take seconds
                     self._failures += 1
                     self._set(EngineState.FAILED, f"the engine does not start: {reason}", math.nan)
+                self._release()
                 if self._may_restart():
                     continue
                 return False
@@ -246,6 +253,7 @@ class EngineSupervisor:
             self._calls.call(load, limit)
         except CallTimeout as error:
             abandoned.set()
+            self._hangs = True
             raise RunnerError(f"the model does not load within {limit:g} s") from error
 
     def _begin(self, text: str) -> bool:

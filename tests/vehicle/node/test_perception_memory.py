@@ -6,10 +6,9 @@ PENUMBRA_FRAMES sets the number of frames, e.g. 10000.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import tiny_bundles
-from perception import STUB_NODE, Peer, running
+from perception import STUB_NODE, Peer, resident, running
 from sensor_msgs.msg import Image
 
 from penumbra_msgs.msg import FrameStats
@@ -20,12 +19,6 @@ HEIGHT, WIDTH = 240, 320
 # Bytes. Growth without a leak was 0.01 MiB. One 8-bit map kept per frame would be
 # 22 MiB after 300 frames (one kept on purpose: 22.9 MiB).
 ALLOWED = 5 * 2**20
-
-
-def resident(pid: int) -> int:
-    """Resident memory of the process in bytes."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGESIZE")
 
 
 def test_memory_is_constant_and_no_frame_gets_stuck(peer, tmp_path):
