@@ -39,6 +39,13 @@ class InputSpec:
     channel_order: Literal["bgr", "rgb"]
     working_size: tuple[int, int] | None = None  # height, width at which thresholds were fitted
 
+    @property
+    def size(self) -> tuple[int | None, int | None]:
+        """Height and width that images are scaled to: fixed, or the working size; None: any."""
+        if self.height is None and self.width is None and self.working_size is not None:
+            return self.working_size
+        return self.height, self.width
+
 
 @dataclass(frozen=True)
 class OutputSpec:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an alert takes N of M frames, as in the node (default: 3 5)",
     )
     parser.add_argument("--frames", type=int, help="at most this many (default: all)")
+    parser.add_argument(
+        "--size",
+        metavar="WIDTHxHEIGHT",
+        help="working size of a bundle that accepts any: images are scaled to it here and on the "
+        "vehicle (default: the size of the first image)",
+    )
     parser.add_argument("--runner", default="auto", help="runner (default: auto)")
     parser.add_argument(
         "--dry-run", action="store_true", help="measure without changing the bundle"
@@ -123,10 +130,16 @@ def run(arguments: argparse.Namespace) -> int:
     drive, source = _drive(arguments.images, arguments.frames)
     if arguments.map not in {output.name for output in bundle.outputs}:
         raise PenumbraError(f"--map {arguments.map}: {bundle.name} has no such output")
-    scores, pixels, uncertainty = _measure(bundle, drive, source, arguments)
+    frames = iter(drive.frames)
+    first = next(frames, None)
+    if first is None:
+        raise PenumbraError(f"{source} has no frames: give ordinary frames of the camera")
+    size = _size(bundle, first.image, arguments.size)
+    drive = replace(drive, frames=chain([first], frames))
+    scores, pixels, uncertainty = _measure(bundle, drive, source, size, arguments)
     fit = _fit(scores, pixels, uncertainty, source, arguments)
     if not arguments.dry_run:
-        _write(bundle, fit)
+        _write(bundle, fit, size)
     print(json.dumps(asdict(fit)) if arguments.json else _text(bundle, fit, arguments))
     return 0
 
@@ -146,8 +159,25 @@ def _drive(images: Path, frames: int | None) -> tuple[Drive, str]:
     return images_drive(images, selection), images.name
 
 
+def _size(bundle: Bundle, image: np.ndarray, requested: str | None) -> tuple[int, int]:
+    """Height and width at which the thresholds are fitted, and hold on the vehicle.
+
+    Requested, or the bundle's own, or that of the first image as far as a node without a working
+    size would keep it.
+    """
+    from penumbra.options import width_and_height
+    from penumbra.vehicle.image_fit import fit_to_size
+
+    spec = bundle.input
+    if requested:
+        width, height = width_and_height(requested, "--size")
+        return height, width
+    fitted = fit_to_size(image, (spec.height, spec.width))
+    return fitted.shape[0], fitted.shape[1]
+
+
 def _measure(
-    bundle: Bundle, drive: Drive, source: str, arguments: argparse.Namespace
+    bundle: Bundle, drive: Drive, source: str, size: tuple[int, int], arguments: argparse.Namespace
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The score of every frame in order, random pixels of each, and their uncertainty."""
     import numpy as np
@@ -155,10 +185,13 @@ def _measure(
 
     from penumbra.vehicle.monitor import frame_score
     from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
+    from penumbra.vehicle.runners import RunnerSettings
 
     main = "labels" if bundle.depth is None else "disparity"
     outputs = tuple(dict.fromkeys((main, "uncertainty", arguments.map)))
-    config = PipelineConfig(runner=arguments.runner, outputs=outputs)
+    any_size = bundle.input.height is None and bundle.input.width is None
+    settings = RunnerSettings(image_size=size if any_size else None)
+    config = PipelineConfig(arguments.runner, outputs, settings)
     random = np.random.default_rng(0)
     scores, pixels, spread = [], [], []
     with Pipeline(bundle, config) as pipeline:
@@ -238,8 +271,8 @@ def _fit(
     )
 
 
-def _write(bundle: Bundle, fit: AlertFit) -> None:
-    """Replace the thresholds of the bundle, atomically."""
+def _write(bundle: Bundle, fit: AlertFit, size: tuple[int, int]) -> None:
+    """Replace the thresholds of the bundle, atomically, and the size at which they hold."""
     from penumbra.bundle import Thresholds, rewrite_bundle
 
     thresholds = Thresholds(
@@ -251,7 +284,10 @@ def _write(bundle: Bundle, fit: AlertFit) -> None:
         score_fraction=fit.score_fraction,
         uncertainty_top=fit.uncertainty_top if fit.uncertainty_top > 0 else None,
     )
-    rewrite_bundle(bundle, alerts=thresholds.entry())
+    entry = dict(bundle.manifest["input"])
+    if bundle.input.height is None and bundle.input.width is None:
+        entry["working_size"] = {"height": size[0], "width": size[1]}
+    rewrite_bundle(bundle, alerts=thresholds.entry(), input=entry)
 
 
 def _text(bundle: Bundle, fit: AlertFit, arguments: argparse.Namespace) -> str:

@@ -83,13 +83,12 @@ class Pipeline:
         if requested is None:
             requested = tuple(output.name for output in self.bundle.outputs if not output.optional)
         outputs = tuple(dict.fromkeys([*requested, self._main, "uncertainty", self._judged]))
-        settings = replace(self.config.settings, image_size=self._working_size())
+        spec, settings = self.bundle.input, self.config.settings
+        if settings.image_size is None and spec.height is None and spec.width is None:
+            settings = replace(settings, image_size=spec.working_size)
         self.selector = RunnerSelector(self.config.runner, self.bundle, outputs, settings)
         # Height and width of the network's input; None: that of the image.
-        self.image_size: tuple[int | None, int | None] = settings.image_size or (
-            self.bundle.input.height,
-            self.bundle.input.width,
-        )
+        self.image_size: tuple[int | None, int | None] = settings.image_size or spec.size
         self._repeated = RepeatedOutput()
         self._runner: Runner | None = None
         self._switching = Lock()  # held during activate and deactivate
@@ -101,13 +100,6 @@ class Pipeline:
         """The active runner; empty while the pipeline is inactive."""
         runner = self._runner
         return "" if runner is None else runner.description
-
-    def _working_size(self) -> tuple[int, int] | None:
-        """The requested size, or the size at which the bundle's thresholds were fitted."""
-        spec = self.bundle.input
-        if self.config.settings.image_size is not None:
-            return self.config.settings.image_size
-        return spec.working_size if spec.height is None and spec.width is None else None
 
     def activate(self) -> None:
         """Load the model; may build an engine first, which takes minutes."""

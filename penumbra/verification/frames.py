@@ -75,7 +75,7 @@ def answers(
     truths = _Truth(bag, bundle, wanted)
     segments = bundle.task == "segmentation"
     read = compressed_image_of if "Compressed" in bag.topics[topic].type else image_of
-    size = bundle.input.height, bundle.input.width
+    size = bundle.input.size
     for stamp in stamps:
         maps = {name: array_of(stream.at(stamp)) for name, stream in outputs.items()}
         infer_ms, total_ms = times[stamp]

@@ -8,6 +8,7 @@ counted; with the same selections on both sides, everything else has to agree.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -192,7 +193,7 @@ def outputs_of(
         else:
             with choices.applied():
                 values = frame(pixels)
-    return {out.name: value.numpy() for out, value in zip(frame.OUTPUTS, values, strict=True)}
+    return {out.name: value.numpy() for out, value in zip(frame.entries, values, strict=True)}
 
 
 def selections(model: onnx.ModelProto) -> list[str]:
@@ -212,7 +213,8 @@ def showing_choices(bundle: Bundle, folder: Path) -> tuple[Bundle, list[str]]:
     names = selections(model)
     for name in names:
         model.graph.output.append(onnx.ValueInfoProto(name=name))
-    onnx.save(model, folder / MODEL)
+    graph = model.SerializeToString()
+    (folder / MODEL).write_bytes(graph)
     shown = [
         {
             "name": name,
@@ -225,5 +227,9 @@ def showing_choices(bundle: Bundle, folder: Path) -> tuple[Bundle, list[str]]:
         }
         for name in names
     ]
-    manifest = {**bundle.manifest, "outputs": [*bundle.manifest["outputs"], *shown]}
+    manifest = {
+        **bundle.manifest,
+        "outputs": [*bundle.manifest["outputs"], *shown],
+        "files": {**bundle.files, MODEL: hashlib.sha256(graph).hexdigest()},
+    }
     return Bundle(folder, manifest), names

@@ -25,7 +25,7 @@ def build(bundle, *options):
 
 def test_built_then_found(bundle, tmp_path, capsys):
     assert build(bundle, *FOR_ANOTHER_MACHINE) == 0
-    [engine] = (tmp_path / "cache" / "engines").iterdir()
+    [engine] = (tmp_path / "cache" / "engines").glob("*.engine")
     first = capsys.readouterr()
     assert first.out.startswith(f"{engine}: ")
     assert "built in" in first.out
@@ -39,7 +39,7 @@ def test_json(bundle, tmp_path, capsys):
     for extra in ([], [], ["--force"], ["--workspace-mb", "64"]):
         assert build(bundle, *options, *extra) == 0
         outcomes.append(json.loads(capsys.readouterr().out))
-    [engine] = (tmp_path / "mine").iterdir()
+    [engine] = (tmp_path / "mine").glob("*.engine")
     assert [outcome["built"] for outcome in outcomes] == [True, False, True, False]
     assert {outcome["engine"] for outcome in outcomes} == {str(engine)}
     assert outcomes[-1]["bytes"] == engine.stat().st_size

@@ -223,7 +223,12 @@ def plain_bundle(bundle: Bundle, out: Path | str) -> Bundle:
     manifest |= {
         "name": f"{bundle.name}-plain",
         "precision": options.precision,
-        "outputs": [output.entry(image.height, image.width) for output in frame.entries],
+        # Without noise the uncertainty is 0, which would be an error of a network with noise.
+        "outputs": [
+            output.entry(image.height, image.width) | ({"role": "map"} if spread else {})
+            for output in frame.entries
+            for spread in [output.role == "uncertainty"]
+        ],
     }
     graph = export_graph(frame, options)
     return write_bundle(out, manifest, {MODEL: graph, WEIGHTS: bundle.weights_file})

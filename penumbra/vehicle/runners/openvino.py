@@ -38,6 +38,9 @@ class OpenVinoRunner(Runner):
             "PERFORMANCE_HINT": "LATENCY",  # one image over all threads, not one thread per image
             # The default is bfloat16 on processors that support it: eight bits of mantissa.
             "INFERENCE_PRECISION_HINT": "f32",
+            # Kernels kept for sizes seen before. The default of 5,000 grows with every new size:
+            # from 352 to 488 MB over 800 sizes, with this one from 343 to 377.
+            "CPU_RUNTIME_CACHE_CAPACITY": 128,
         }
         if self.settings.threads:
             hints["INFERENCE_NUM_THREADS"] = self.settings.threads
