@@ -165,6 +165,10 @@ class GuardProbe(_Child):
 
         return self._wait(turned, seconds, "safe = False")
 
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+        """Wait until a condition on what was received holds."""
+        self._wait(lambda: time.monotonic() if condition() else None, seconds, what)
+
     def stays_unsafe(self, seconds: float) -> bool:
         """Whether the guard says nothing but "not safe" for so long."""
         start = time.monotonic()

@@ -71,6 +71,7 @@ class AlertWatch:
         self.publishers = 0  # that may be alive
         self._settings = settings
         self._reason = "no alert has arrived yet"
+        self._hint = ""  # why no alert may arrive
         self._interrupted = now
         self._arrived: float | None = None
         self._advanced: float | None = None  # time of the last alert about a new image
@@ -89,6 +90,10 @@ class AlertWatch:
     def alert(self, level: int, stamp: int | None, clock: int, now: float) -> None:
         """Take an alert; `stamp` is that of its header in nanoseconds, None if it is invalid."""
         self._arrived = now
+        if self._is_flood(now):
+            text = f"more than {self._settings.max_rate:g} alerts per second"
+            self.fault(Fault.FLOOD, text, now)
+            return
         try:
             self.level = Level(level)
         except ValueError:
@@ -99,7 +104,6 @@ class AlertWatch:
             self._judge(self.level, stamp, clock, now)
         else:  # of no image: the stamp is the time of the node, and may be later than an image's
             self.fault(Fault.LEVEL, self.level.name, now)
-        self._count_rate(now)
 
     def fault(self, fault: Fault, reason: str, now: float) -> None:
         """Go to STOP; the count of new OKs starts again."""
@@ -108,6 +112,11 @@ class AlertWatch:
         self.restriction = Restriction.STOP
         self._reason = reason
         self._interrupt(now)
+
+    def incompatible(self, reason: str, now: float) -> None:
+        """A publisher from which nothing can arrive; told for as long as nothing does."""
+        self._hint = f": {reason}"
+        self.fault(Fault.INCOMPATIBLE, reason, now)
 
     def check(self, clock: int, now: float) -> None:
         """Apply what needs no alert: the passing of time, and the number of publishers."""
@@ -118,9 +127,10 @@ class AlertWatch:
             text = f"{self.publishers} publishers: one may be an impostor"
             self.fault(Fault.PUBLISHERS, text, now)
         elif self._arrived is None:
-            self.fault(Fault.START, "no alert has arrived yet", now)
+            self.fault(Fault.START, f"no alert has arrived yet{self._hint}", now)
         elif now - self._arrived > settings.silence:
-            self.fault(Fault.SILENCE, f"no alert for {now - self._arrived:.2f} s", now)
+            text = f"no alert for {now - self._arrived:.2f} s{self._hint}"
+            self.fault(Fault.SILENCE, text, now)
         elif self._advanced is not None and now - self._advanced > settings.stale_after:
             if self._is_judged:
                 text = f"no alert about a new image for {now - self._advanced:.2f} s"
@@ -184,15 +194,15 @@ class AlertWatch:
     def _interrupt(self, now: float) -> None:
         self.fresh_oks, self._interrupted = 0, now
 
-    def _count_rate(self, now: float) -> None:
+    def _is_flood(self, now: float) -> bool:
+        """Count an alert; whether there were too many in the last second."""
         self._recent.append(now)
         while now - self._recent[0] > RATE_WINDOW:
             self._recent.popleft()
-        if len(self._recent) > self._settings.max_rate * RATE_WINDOW:
-            # One entry more than the limit is enough to know, whatever the length of the flood.
-            self._recent.popleft()
-            text = f"more than {self._settings.max_rate:g} alerts per second"
-            self.fault(Fault.FLOOD, text, now)
+        if len(self._recent) <= self._settings.max_rate * RATE_WINDOW:
+            return False
+        self._recent.popleft()  # bounded, however long the flood
+        return True
 
 
 class GuardDecision:

@@ -126,7 +126,10 @@ class GuardNode(Node):
         def incompatible(event: Any, now: float) -> None:
             policy = qos_policy_name_from_kind(event.last_policy_kind)
             text = f"a publisher offers an incompatible {policy}: compare heartbeat, ood.heartbeat"
-            watch.fault(Fault.INCOMPATIBLE, text, now)
+            watch.incompatible(text, now)
+
+        def other_type(event: Any, now: float) -> None:
+            watch.incompatible("a publisher of another type", now)
 
         self.create_subscription(
             OodAlert,
@@ -138,7 +141,7 @@ class GuardNode(Node):
                 liveliness=at_once(liveliness),
                 message_lost=fault(Fault.LOST, "an alert was lost on the way"),
                 incompatible_qos=at_once(incompatible),
-                incompatible_type=fault(Fault.INCOMPATIBLE, "a publisher of another type"),
+                incompatible_type=at_once(other_type),
                 matched=at_once(lambda _, now: None),  # publishers are counted in `_decide`
             ),
         )
