@@ -28,7 +28,7 @@ class Restriction(IntEnum):
     STOP = 2
 
 
-class Fault(IntEnum):
+class AlertFault(IntEnum):
     """Why a watch went to STOP."""
 
     START = 0  # no decision since the start of the guard
@@ -65,7 +65,7 @@ class AlertWatch:
     def __init__(self, name: str, settings: GuardSettings, now: float) -> None:
         self.name = name
         self.restriction = Restriction.STOP
-        self.faults: Counter[Fault] = Counter()  # that interrupted OKs
+        self.faults: Counter[AlertFault] = Counter()  # that interrupted OKs
         self.fresh_oks = 0  # in a row
         self.level: Level | None = None  # of the last alert
         self.publishers = 0  # that may be alive
@@ -92,20 +92,20 @@ class AlertWatch:
         self._arrived = now
         if self._is_flood(now):
             text = f"more than {self._settings.max_rate:g} alerts per second"
-            self.fault(Fault.FLOOD, text, now)
+            self.fault(AlertFault.FLOOD, text, now)
             return
         try:
             self.level = Level(level)
         except ValueError:
             self.level = None
-            self.fault(Fault.LEVEL, f"undefined level {level}", now)
+            self.fault(AlertFault.LEVEL, f"undefined level {level}", now)
             return
         if self.level in (Level.OK, Level.WARN, Level.ALERT):
             self._judge(self.level, stamp, clock, now)
         else:  # of no image: the stamp is the time of the node, and may be later than an image's
-            self.fault(Fault.LEVEL, self.level.name, now)
+            self.fault(AlertFault.LEVEL, self.level.name, now)
 
-    def fault(self, fault: Fault, reason: str, now: float) -> None:
+    def fault(self, fault: AlertFault, reason: str, now: float) -> None:
         """Go to STOP; the count of new OKs starts again."""
         if self.restriction is not Restriction.STOP or self.fresh_oks:
             self.faults[fault] += 1  # once, not for every check while it lasts
@@ -116,25 +116,25 @@ class AlertWatch:
     def incompatible(self, reason: str, now: float) -> None:
         """A publisher from which nothing can arrive; told for as long as nothing does."""
         self._hint = f": {reason}"
-        self.fault(Fault.INCOMPATIBLE, reason, now)
+        self.fault(AlertFault.INCOMPATIBLE, reason, now)
 
     def check(self, clock: int, now: float) -> None:
         """Apply what needs no alert: the passing of time, and the number of publishers."""
         settings = self._settings
         if self.publishers == 0:
-            self.fault(Fault.PUBLISHERS, "no publisher", now)
+            self.fault(AlertFault.PUBLISHERS, "no publisher", now)
         elif self.publishers > 1:
             text = f"{self.publishers} publishers: one may be an impostor"
-            self.fault(Fault.PUBLISHERS, text, now)
+            self.fault(AlertFault.PUBLISHERS, text, now)
         elif self._arrived is None:
-            self.fault(Fault.START, f"no alert has arrived yet{self._hint}", now)
+            self.fault(AlertFault.START, f"no alert has arrived yet{self._hint}", now)
         elif now - self._arrived > settings.silence:
             text = f"no alert for {now - self._arrived:.2f} s{self._hint}"
-            self.fault(Fault.SILENCE, text, now)
+            self.fault(AlertFault.SILENCE, text, now)
         elif self._advanced is not None and now - self._advanced > settings.stale_after:
             if self._is_judged:
                 text = f"no alert about a new image for {now - self._advanced:.2f} s"
-                self.fault(Fault.FROZEN, text, now)
+                self.fault(AlertFault.FROZEN, text, now)
         elif self._stamp is not None and self._is_judged:
             self._check_stamp(self._stamp, clock, now)
 
@@ -146,7 +146,7 @@ class AlertWatch:
     def _judge(self, level: Level, stamp: int | None, clock: int, now: float) -> None:
         """Take an alert about an image; a repeated one proves life, but is no new OK."""
         if stamp is None or stamp <= 0:
-            self.fault(Fault.STAMP, "an alert without a valid stamp", now)
+            self.fault(AlertFault.STAMP, "an alert without a valid stamp", now)
             return
         before, self._stamp = self._stamp, stamp
         if before is not None and stamp == before:
@@ -154,14 +154,14 @@ class AlertWatch:
         self._judged = level
         if before is not None and stamp < before:
             text = f"stamps went back by {(before - stamp) / SECOND:.3g} s"
-            self.fault(Fault.STAMP, text, now)
+            self.fault(AlertFault.STAMP, text, now)
             return
         if not self._check_stamp(stamp, clock, now):
             return
         if before is None or stamp > before:
             self._advanced = now
         if level is Level.ALERT or (level is Level.WARN and self._settings.warn_stops):
-            self.fault(Fault.LEVEL, level.name, now)
+            self.fault(AlertFault.LEVEL, level.name, now)
         elif level is Level.WARN:
             self._warn(now)
         elif before is not None and stamp > before:
@@ -171,9 +171,9 @@ class AlertWatch:
         """Whether the newest image is neither too old nor from the future."""
         age = (clock - stamp) / SECOND
         if age < -self._settings.max_lead:
-            self.fault(Fault.STAMP, f"a stamp {-age:.3g} s in the future", now)
+            self.fault(AlertFault.STAMP, f"a stamp {-age:.3g} s in the future", now)
         elif self._settings.max_age and age > self._settings.max_age:
-            self.fault(Fault.STAMP, f"the newest judged image is {age:.3g} s old", now)
+            self.fault(AlertFault.STAMP, f"the newest judged image is {age:.3g} s old", now)
         else:
             return True
         return False
@@ -235,9 +235,9 @@ class GuardDecision:
         for watch in self.watches:
             watch.check(clock, now)
         if paused > self._stall:
-            self.fault(Fault.STALL, f"the guard did not run for {paused:.2f} s", now)
+            self.fault(AlertFault.STALL, f"the guard did not run for {paused:.2f} s", now)
 
-    def fault(self, fault: Fault, reason: str, now: float) -> None:
+    def fault(self, fault: AlertFault, reason: str, now: float) -> None:
         """A fault that concerns all cameras."""
         for watch in self.watches:
             watch.fault(fault, reason, now)

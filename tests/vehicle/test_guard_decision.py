@@ -9,7 +9,7 @@ import pytest
 from penumbra.vehicle.guard_decision import (
     SECOND,
     AlertWatch,
-    Fault,
+    AlertFault,
     GuardDecision,
     GuardSettings,
     Restriction,
@@ -94,7 +94,7 @@ def test_the_count_starts_again_after_a_fault(clear):
 @pytest.mark.parametrize("level", [Level.ALERT, Level.STALE, Level.STARTING, 5, 9, 255, -1])
 def test_levels_that_stop(clear, level):
     assert clear.frames(level) is STOP
-    assert clear.watch.faults[Fault.LEVEL] == 1
+    assert clear.watch.faults[AlertFault.LEVEL] == 1
     assert clear.frames(level, count=30) is STOP
 
 
@@ -217,10 +217,10 @@ def test_none_or_several_publishers_stop(clear, count):
 def test_a_flood_stops_and_memory_stays_bounded(clear):
     assert clear.frames(count=1000, pause=0.001) is STOP
     assert len(clear.watch._recent) <= clear.settings.max_rate
-    assert clear.watch.faults[Fault.FLOOD] == 1
+    assert clear.watch.faults[AlertFault.FLOOD] == 1
 
 
-@pytest.mark.parametrize("fault", Fault)
+@pytest.mark.parametrize("fault", AlertFault)
 def test_any_reported_fault_stops(clear, fault):
     clear.watch.fault(fault, "why", clear.now)
     assert clear.watch.restriction is STOP

@@ -28,7 +28,13 @@ from std_msgs.msg import Bool, Float32
 
 from penumbra.errors import PenumbraError
 from penumbra.text import LONGEST_LINE, printable
-from penumbra.vehicle.guard_decision import SECOND, AlertWatch, Fault, GuardDecision, Restriction
+from penumbra.vehicle.guard_decision import (
+    SECOND,
+    AlertWatch,
+    AlertFault,
+    GuardDecision,
+    Restriction,
+)
 from penumbra.vehicle.node import qos
 from penumbra.vehicle.node.guard_parameters import (
     declare_guard,
@@ -83,14 +89,14 @@ class GuardNode(Node):
 
     def destroy_node(self) -> None:
         """Publish safe = false as the last word, then destroy the node."""
-        self._decision.fault(Fault.STALL, "the guard was shut down", time.monotonic())
+        self._decision.fault(AlertFault.STALL, "the guard was shut down", time.monotonic())
         self._publish()
         super().destroy_node()  # type: ignore[no-untyped-call] # rclpy is typed in part
 
     def after_error(self, error: Exception) -> None:
         """Not safe, whatever a callback raised."""
         reason = printable(f"{type(error).__name__}: {error}")
-        self._decision.fault(Fault.ERROR, reason, time.monotonic())
+        self._decision.fault(AlertFault.ERROR, reason, time.monotonic())
         try:
             self.get_logger().error(f"not safe: {reason}", throttle_duration_sec=LOG_PERIOD)
             self._publish()
@@ -109,7 +115,7 @@ class GuardNode(Node):
 
             return decide
 
-        def fault(kind: Fault, reason: str) -> Callable[[Any], None]:
+        def fault(kind: AlertFault, reason: str) -> Callable[[Any], None]:
             return at_once(lambda _, now: watch.fault(kind, reason, now))
 
         def take(alert: OodAlert, now: float) -> None:
@@ -121,7 +127,7 @@ class GuardNode(Node):
         def liveliness(event: Any, now: float) -> None:
             self._dead[watch.name] = event.not_alive_count
             if event.alive_count == 0:
-                watch.fault(Fault.LIVELINESS, "the publisher lost its liveliness", now)
+                watch.fault(AlertFault.LIVELINESS, "the publisher lost its liveliness", now)
 
         def incompatible(event: Any, now: float) -> None:
             policy = qos_policy_name_from_kind(event.last_policy_kind)
@@ -137,9 +143,9 @@ class GuardNode(Node):
             at_once(take),
             qos.watched_alerts(heartbeat),
             event_callbacks=SubscriptionEventCallbacks(
-                deadline=fault(Fault.DEADLINE, "the deadline of alerts was missed"),
+                deadline=fault(AlertFault.DEADLINE, "the deadline of alerts was missed"),
                 liveliness=at_once(liveliness),
-                message_lost=fault(Fault.LOST, "an alert was lost on the way"),
+                message_lost=fault(AlertFault.LOST, "an alert was lost on the way"),
                 incompatible_qos=at_once(incompatible),
                 incompatible_type=at_once(other_type),
                 matched=at_once(lambda _, now: None),  # publishers are counted in `_decide`
