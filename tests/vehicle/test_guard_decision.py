@@ -8,8 +8,8 @@ import pytest
 
 from penumbra.vehicle.guard_decision import (
     SECOND,
-    AlertWatch,
     AlertFault,
+    AlertWatch,
     GuardDecision,
     GuardSettings,
     Restriction,

@@ -30,8 +30,8 @@ from penumbra.errors import PenumbraError
 from penumbra.text import LONGEST_LINE, printable
 from penumbra.vehicle.guard_decision import (
     SECOND,
-    AlertWatch,
     AlertFault,
+    AlertWatch,
     GuardDecision,
     Restriction,
 )
