@@ -76,7 +76,6 @@ class AlertWatch:
         self._arrived: float | None = None
         self._advanced: float | None = None  # time of the last alert about a new image
         self._stamp: int | None = None  # of the newest judged image
-        self._judged = Level.STARTING  # the most urgent level of that image
         self._recent: deque[float] = deque()
 
     @property
@@ -149,9 +148,6 @@ class AlertWatch:
             self.fault(AlertFault.STAMP, "an alert without a valid stamp", now)
             return
         before, self._stamp = self._stamp, stamp
-        if before is not None and stamp == before:
-            level = max(level, self._judged, key=lambda each: each.urgency)
-        self._judged = level
         if before is not None and stamp < before:
             text = f"stamps went back by {(before - stamp) / SECOND:.3g} s"
             self.fault(AlertFault.STAMP, text, now)

@@ -81,6 +81,8 @@ def test_oks_within_a_moment_are_not_enough():
     drive = Drive()
     assert drive.frames(count=50, pause=0.01) is STOP
     assert drive.frames(count=60, pause=0.01) is NONE  # over a second, which is the time-out
+    assert drive.frames(Level.ALERT) is STOP
+    assert drive.frames(count=50, pause=0.01) is STOP  # counted from the last fault
 
 
 def test_the_count_starts_again_after_a_fault(clear):
@@ -189,6 +191,9 @@ def test_invalid_stamps_stop(clear, stamp):
     clear.rest(FRAME)
     clear.watch.alert(int(Level.OK), stamp, clear.clock, clear.now)
     assert clear.watch.restriction is STOP
+    unlimited = Drive(max_age=0.0)  # where age does not tell
+    unlimited.watch.alert(int(Level.OK), stamp, unlimited.clock, unlimited.now)
+    assert "without a valid stamp" in unlimited.watch.reason
 
 
 def test_stamps_that_run_backwards_stop(clear):
@@ -266,22 +271,22 @@ def test_random_histories_are_safe_only_after_enough_oks_in_a_row():
     seen = {NONE: 0, SLOW: 0, STOP: 0}
     for _ in range(300):
         drive = Drive(stale_after=0.5)
-        in_a_row = -1  # the first sets the base
+        in_a_row, judged = -1, Level.OK  # the first sets the base
         for _ in range(80):
             kind = chance.choices(["ok", "repeat", "warn", "bad", "gap"], [90, 6, 1, 1, 1])[0]
             if kind == "ok":
                 drive.frames()
-                in_a_row += 1
+                in_a_row, judged = in_a_row + 1, Level.OK
             elif kind == "repeat" and drive.watch._stamp is not None:
-                drive.frames(drive.watch._judged, stamp=drive.watch._stamp, pause=0.01)
-                if drive.watch._judged is not Level.OK:
-                    in_a_row = 0
+                drive.frames(judged, stamp=drive.watch._stamp, pause=0.01)
+                in_a_row = in_a_row if judged is Level.OK else 0
             elif kind == "warn":
                 drive.frames(Level.WARN)
-                in_a_row = 0
+                in_a_row, judged = 0, Level.WARN
             elif kind == "bad":
-                drive.frames(chance.choice([Level.ALERT, Level.STALE, Level.STARTING, 7]))
-                in_a_row = 0
+                bad = chance.choice([Level.ALERT, Level.STALE, Level.STARTING, 7])
+                drive.frames(bad)
+                in_a_row, judged = 0, Level.ALERT if bad is Level.ALERT else judged
             elif kind == "gap":
                 drive.rest(0.7)
                 in_a_row = 0
