@@ -46,6 +46,7 @@ setup(
         "console_scripts": [
             "penumbra = penumbra.cli.main:main",
             "perception_node = penumbra.vehicle.node.perception_node:main",
+            "guard_node = penumbra.vehicle.node.guard_node:main",
         ]
     },
     options=QUOTED_PYTHON if " " in sys.executable else {},

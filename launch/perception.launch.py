@@ -24,6 +24,11 @@ ARGUMENTS = {
     "namespace": ("", "namespace of the node, e.g. the name of the camera"),
     "params_file": ("", "YAML with parameters, e.g. a copy of config/segmentation.yaml"),
     "use_sim_time": ("", "true: use the time of /clock, e.g. of a bag"),
+    "guard": ("false", "true: start the guard, which turns alerts into a decision"),
+    "guard_params_file": (
+        "",
+        "YAML with parameters of the guard, e.g. a copy of config/guard.yaml",
+    ),
     "rviz": ("false", "true: show input, prediction, uncertainty and overlay in RViz"),
     "log_level": ("info", "debug, info, warn, error or fatal"),
 }
@@ -40,21 +45,49 @@ def is_true(text: str) -> bool:
 
 
 def start(context: LaunchContext) -> list[Node]:
-    """The node, and RViz if requested; the arguments are known only at launch."""
+    """The node, guard and RViz if requested; the arguments are known only at launch."""
     given = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     parameters: dict[str, str | bool] = {name: given[name] for name in TEXTS if given[name]}
     parameters |= {name: is_true(given[name]) for name in SWITCHES if given[name]}
-    files = [str(Path(given["params_file"]).expanduser())] if given["params_file"] else []
     perception = Node(
         package="penumbra",
         executable="perception_node",
         name="penumbra",
         namespace=given["namespace"],
-        parameters=[*files, parameters],
+        parameters=[*files(given["params_file"]), parameters],
         arguments=["--ros-args", "--log-level", given["log_level"]],
         output="screen",
     )
-    return [perception, rviz(given)] if is_true(given["rviz"]) else [perception]
+    nodes = [perception]
+    if is_true(given["guard"]):
+        nodes.append(guard(given))
+    if is_true(given["rviz"]):
+        nodes.append(rviz(given))
+    return nodes
+
+
+def files(name: str) -> list[str]:
+    """A parameter file, unless empty."""
+    return [str(Path(name).expanduser())] if name else []
+
+
+def guard(given: dict[str, str]) -> Node:
+    """The guard, in a process of its own, for the alerts of all cameras."""
+    parameters: dict[str, str | bool] = {}
+    if given["cameras"]:
+        cameras = given["cameras"].split(",")
+        parameters["topics"] = ",".join(f"penumbra/{camera.strip()}/ood" for camera in cameras)
+    if given["use_sim_time"]:
+        parameters["use_sim_time"] = is_true(given["use_sim_time"])
+    return Node(
+        package="penumbra",
+        executable="guard_node",
+        name="penumbra_guard",
+        namespace=given["namespace"],
+        parameters=[*files(given["guard_params_file"]), parameters],
+        arguments=["--ros-args", "--log-level", given["log_level"]],
+        output="screen",
+    )
 
 
 def rviz(given: dict[str, str]) -> Node:

@@ -14,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import yaml
 
+from penumbra.vehicle.node.guard_parameters import guard_parameters
 from penumbra.vehicle.node.parameters import parameters
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,12 +78,28 @@ def test_perception_forwards_only_given_arguments(launch):
     assert set(declared) == {
         *("bundle", "runner", "image_topic", "camera_info_topic", "compressed", "cameras"),
         *("namespace", "params_file", "use_sim_time", "rviz", "log_level"),
+        *("guard", "guard_params_file"),
     }
     passed = {*namespace["TEXTS"], *namespace["SWITCHES"]} - {"use_sim_time"}
     assert passed <= set(parameters())
     (node,) = start(entities)
     assert node.options["parameters"] == [{"bundle": "b", "compressed": True}]
     assert node.options["executable"] == "perception_node"
+
+
+def test_the_guard_watches_all_cameras_beside_the_node(launch):
+    given = {"guard": "true", "namespace": "car", "guard_params_file": "g.yaml"}
+    _, _, entities = launch("perception.launch.py", **given)
+    node, guard = start(entities)
+    assert guard.options["executable"] == "guard_node"
+    assert guard.options["namespace"] == node.options["namespace"] == "car"
+    assert guard.options["parameters"] == ["g.yaml", {}]  # the default topic is relative
+    assert node.options["parameters"] == [{}]
+    _, _, entities = launch("perception.launch.py", cameras="front,left", use_sim_time="1", **given)
+    _, guard = start(entities)
+    topics = "penumbra/front/ood,penumbra/left/ood"
+    assert guard.options["parameters"][1] == {"topics": topics, "use_sim_time": True}
+    assert set(guard.options["parameters"][1]) - {"use_sim_time"} <= set(guard_parameters())
 
 
 def test_rviz_topics_are_remapped_to_the_first_camera(launch):

@@ -69,7 +69,7 @@ def test_data_files_of_the_package_are_installed():
 
 def test_console_scripts_lead_somewhere():
     ours = [e for e in entry_points(group="console_scripts") if e.value.startswith("penumbra.")]
-    assert {"penumbra", "perception_node"} <= {script.name for script in ours}
+    assert {"penumbra", "perception_node", "guard_node"} <= {script.name for script in ours}
     assert all(callable(script.load()) for script in ours)
 
 

@@ -10,6 +10,8 @@ memory: peak memory of a bundle relative to its network without noise, in fresh 
 fleet: speed of verification on Ray with two workers of one thread relative to one.
 all: all of these for the shipped bundles, and one table of goals. With --json an interrupted run
 can be resumed.
+guard: time from a fault of the perception node to the guard's safe = false, at least 30 faults of
+each kind.
 parity: agreement of a bundle's CPU runners with PyTorch's propagation, on images.
 """
 
@@ -22,8 +24,8 @@ from penumbra.errors import PenumbraError
 from penumbra.options import width_and_height
 
 EXAMPLE = "penumbra benchmark all --json benchmarks.json --plot benchmarks.png"
-MEASURES = ("propagation", "runner", "node", "scaling", "cameras", "memory", "fleet", "parity",
-            "all")  # fmt: skip
+MEASURES = ("propagation", "runner", "node", "scaling", "cameras", "memory", "fleet", "guard",
+            "parity", "all")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

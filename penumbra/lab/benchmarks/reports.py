@@ -215,6 +215,18 @@ def fleet(options: BenchmarkOptions) -> BenchmarkReport:
     return BenchmarkReport({"fleet": asdict(found)}, {"fleet": found.ratio})
 
 
+def guard(options: BenchmarkOptions) -> BenchmarkReport:
+    """The reaction times of the guard to faults of the perception node."""
+    from penumbra.replay.process import need_ros
+
+    need_ros()
+    from penumbra.replay.guard_benchmark import measure, reaction_table
+
+    found = measure(options.repetitions)
+    print(reaction_table(found))
+    return BenchmarkReport({"guard": [asdict(line) for line in found]})
+
+
 def parity(options: BenchmarkOptions) -> BenchmarkReport:
     """Agreement of the CPU runners with PyTorch's propagation."""
     from penumbra.verification import parity as benchmark
@@ -269,5 +281,6 @@ REPORTS: dict[str, Callable[[BenchmarkOptions], BenchmarkReport]] = {
     "cameras": cameras,
     "memory": memory,
     "fleet": fleet,
+    "guard": guard,
     "parity": parity,
 }

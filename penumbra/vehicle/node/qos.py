@@ -38,6 +38,23 @@ def alerts(heartbeat: float) -> QoSProfile:
     )
 
 
+def watched_alerts(heartbeat: float) -> QoSProfile:
+    """The profile of a subscriber that must not miss the end of the alerts.
+
+    Requests what `alerts` offers. Volatile: what was published before is not asked for. The depth
+    keeps an ALERT between two OKs that arrive at once.
+    """
+    silence = Duration(seconds=MISSED_HEARTBEATS * heartbeat)
+    return QoSProfile(
+        depth=100,
+        reliability=ReliabilityPolicy.RELIABLE,
+        durability=DurabilityPolicy.VOLATILE,
+        deadline=silence,
+        liveliness=LivelinessPolicy.MANUAL_BY_TOPIC,
+        liveliness_lease_duration=silence,
+    )
+
+
 def profile(values: Values, direction: str) -> QoSProfile:
     """The profile of the `input` or `output` images, from the parameters."""
     reliability = {
