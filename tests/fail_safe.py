@@ -5,6 +5,7 @@ Reaction times are measured, never asserted: they are in docs/fail-safe.md.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class Reaction:
     row: str
     situation: str
     level: str
-    seconds: float
+    seconds: float  # NaN: it was never OK
 
 
 def ordinary(seed: int, height: int = 36, width: int = 48) -> np.ndarray:
@@ -121,7 +122,8 @@ class Drive:
         assert "OK" not in later, (situation, later)
         assert alert.causes and LEVELS[alert.causes[0].level] == level
         left = next(at for at, a in self.alerts[first:] if a.level != OodAlert.OK)
-        REACTIONS.append(Reaction(row, situation, level, max(0.0, left - start)))
+        seconds = max(0.0, left - start) if was_ok else math.nan
+        REACTIONS.append(Reaction(row, situation, level, seconds))
         return alert
 
     def diagnosed(self, name: str, level: bytes, words: str = "", send: Any = None) -> None:
