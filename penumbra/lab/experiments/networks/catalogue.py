@@ -63,8 +63,8 @@ def _smp(name: str, encoder: str, dropout: str | None = "decoder", size: int = 6
     return Entry("segmentation_models_pytorch", name, arguments, dropout, size)
 
 
-def _torchvision(name: str, dropout: str | None = None, **more: Any) -> Entry:
-    return Entry("torchvision", name, more, dropout)
+def _torchvision(name: str, place: str | None = None, **more: Any) -> Entry:
+    return Entry("torchvision", name, more, place)
 
 
 ENTRIES: tuple[Entry, ...] = (
