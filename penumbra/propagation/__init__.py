@@ -9,6 +9,8 @@ propagation" (ICCV 2019); the docstrings name the errors of the paper that are c
     reference = monte_carlo(model, x, samples=1000)  # the same by sampling
 """
 
+from penumbra.propagation.add_dropout import add_dropout
+from penumbra.propagation.compare import Comparison, compare
 from penumbra.propagation.errors import (
     DuplicateRuleError,
     PropagationError,
@@ -28,6 +30,7 @@ from penumbra.propagation.registry import layer, noise, rule
 
 __all__ = [
     "AdditiveGaussianNoise",
+    "Comparison",
     "DuplicateRuleError",
     "ExactMoments",
     "Moments",
@@ -37,6 +40,8 @@ __all__ = [
     "PropagationError",
     "UnsupportedLayerError",
     "UntraceableModelError",
+    "add_dropout",
+    "compare",
     "fit_batchnorm_noise",
     "layer",
     "monte_carlo",

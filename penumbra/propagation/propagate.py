@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -13,6 +14,8 @@ from torch.fx.traceback import annotate
 from torch.utils import _pytree as pytree
 
 import penumbra.propagation.rules  # noqa: F401  (registers the rules)
+from penumbra.propagation.advice import has_gains, warn_of_correlation
+from penumbra.propagation.coherent import coherent_call
 from penumbra.propagation.errors import PropagationError, UnsupportedLayerError
 from penumbra.propagation.moments import (
     CovarianceMoments,
@@ -46,6 +49,7 @@ def propagate(
     softmax: str = "jacobian",
     example: Any = None,
     noiseless: bool = False,
+    coherent: bool = False,
 ) -> Propagated:
     """A module that computes the mean and variance of `model` under its noise, in one pass.
 
@@ -71,9 +75,13 @@ def propagate(
             depends on sizes. The graph then holds for inputs that take the same path.
         noiseless: allow a model without noise, whose variance is zero (the baseline of a
             benchmark). Otherwise calling it with exact inputs raises.
+        coherent: carry noise that a channel (`Dropout2d`) or an image (stochastic depth) shares
+            through the network, instead of up to the next affine layer. Exact as far as the network
+            is affine; costs a pass of what follows for each channel or layer of stochastic depth,
+            and cannot be exported.
     """
     options = {"relu": relu, "smooth": smooth, "max_pool": max_pool, "softmax": softmax}
-    return Propagated(model, diagonal, options, example, noiseless)
+    return Propagated(model, diagonal, options, example, noiseless, coherent)
 
 
 class Propagated(nn.Module):
@@ -86,12 +94,15 @@ class Propagated(nn.Module):
         options: Mapping[str, str],
         example: Any = None,
         noiseless: bool = False,
+        coherent: bool = False,
     ) -> None:
         super().__init__()
         self.registry = registry
         self.options = registry.options(options)
         self.model = trace(model, registry, as_inputs(example))
         self.noiseless = noiseless
+        self.coherent = coherent
+        self._advised = False
         self.training = self.model.training
 
     def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
@@ -100,6 +111,9 @@ class Propagated(nn.Module):
         values = arguments_of(self.model, inputs, named_inputs)
         if not self.noiseless:
             refuse_silence(self.model, self.registry, values)
+        if not self._advised and not exporting() and not has_gains(self.model):
+            warn_of_correlation(self.model, self.registry, self.coherent)
+            self._advised = True
         spent = last_readers(self.model.graph)
         for node in self.model.graph.nodes:
             if node.op != "placeholder":
@@ -138,6 +152,10 @@ class Propagated(nn.Module):
             )
         args, kwargs = _as_rules_name_them(args, kwargs)
         if node.op != "call_module":
+            if self.coherent:
+                method = node.op == "call_method"
+                plain = getattr(Tensor, name_of(node)) if method else function_of(node)
+                return coherent_call(target, rule, plain, None, args, kwargs)
             return self._needed(rule(*args, **kwargs))
         layer = layer_of(node, self.model)
         if layer._forward_hooks or layer._forward_pre_hooks:
@@ -145,6 +163,9 @@ class Propagated(nn.Module):
                 "it has forward hooks, which its rule would leave out: remove them (weight norm "
                 "without hooks is torch.nn.utils.parametrizations.weight_norm)"
             )
+        if self.coherent:
+            bound = functools.partial(rule, layer)
+            return coherent_call(target, bound, layer, layer, args, kwargs)
         return self._needed(rule(layer, *args, **kwargs))
 
     def _needed(self, value: Any) -> Any:

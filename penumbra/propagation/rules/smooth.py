@@ -127,6 +127,11 @@ _HARDSWISH = Smooth(
     lambda x: x * min(x - 3, 0.0) / 6, reach=3,
 )  # fmt: skip
 
+# As a function of -x it is softplus without a threshold.
+_MINUS_LOGSIGMOID = Smooth(
+    lambda v: -F.logsigmoid(-v), torch.sigmoid, lambda x: math.log1p(math.exp(-x)), reach=16
+)
+
 
 def _softplus(threshold: float) -> Smooth:
     """Softplus of rate one; torch returns v itself where it is above the threshold."""
@@ -162,7 +167,7 @@ def _smooth_rules(form: str, apply: Callable[[Smooth, Moments], Moments]) -> Non
     @rule(F.logsigmoid, smooth=form)
     def log_sigmoid(x: Moments) -> Moments:
         """-softplus(-x)."""
-        result = apply(_softplus(20.0), Moments(-x.mean, x.variance))
+        result = apply(_MINUS_LOGSIGMOID, Moments(-x.mean, x.variance))
         return Moments(-result.mean, result.variance)
 
     @rule(F.softplus, smooth=form)

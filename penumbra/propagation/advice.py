@@ -1,0 +1,66 @@
+"""Warnings about networks for which the diagonal approximation is known to be far off."""
+
+from __future__ import annotations
+
+import warnings
+
+from torch import fx
+
+from penumbra.propagation.gains import gains_of
+from penumbra.propagation.registry import Registry
+from penumbra.propagation.tracing import is_noise, layer_of, target_of
+
+_ACTIVATIONS = (
+    "relu", "gelu", "silu", "elu", "mish", "hardswish", "sigmoid", "tanh", "softplus", "prelu",
+    "max_pool", "maxpool", "selu", "celu",
+)  # fmt: skip
+_MANY = 3
+_SHARED = ("DropPath", "StochasticDepth", "drop_path", "stochastic_depth")
+
+
+def warn_of_correlation(module: fx.GraphModule, registry: Registry, coherent: bool) -> None:
+    """Warn if noise is known to come out correlated, and nothing accounts for it."""
+    noisy = [n for n in module.graph.nodes if is_noise(n, module, registry)]
+    shared = [n for n in noisy if _name(n, module).rpartition(".")[2] in _SHARED]
+    if shared and not coherent:
+        warnings.warn(
+            f"stochastic depth ({len(shared)} layers) scales all elements of an image together, "
+            "which the diagonal takes as independent: give propagate(model, coherent=True), or fit "
+            "gains",
+            stacklevel=3,
+        )
+    elif (count := longest_row(module, registry)) >= _MANY and not coherent:
+        warnings.warn(
+            f"{count} dropouts stand in a row with activations between them, and no layer has "
+            "gains: behind them noise is correlated, and the standard deviation typically comes "
+            "out half as large as it is. Fit gains (penumbra.propagation.gain_fitting), and see "
+            "compare(model, x)",
+            stacklevel=3,
+        )
+
+
+def has_gains(module: fx.GraphModule) -> bool:
+    """Whether any layer has gains."""
+    return any(gains_of(layer) is not None for layer in module.modules())
+
+
+def longest_row(module: fx.GraphModule, registry: Registry) -> int:
+    """The largest number of noise sources on one path with an activation between each two."""
+    best = 0
+    rows: dict[fx.Node, tuple[int, bool]] = {}  # the number, and whether an activation came since
+    for node in module.graph.nodes:
+        count, bent = max((rows[i] for i in node.all_input_nodes if i in rows), default=(0, True))
+        if is_noise(node, module, registry):
+            count, bent = (count + 1, False) if bent else (count, bent)
+        elif count and node.op.startswith("call_"):
+            bent = bent or any(part in _name(node, module).lower() for part in _ACTIVATIONS)
+        rows[node] = count, bent
+        best = max(best, count)
+    return best
+
+
+def _name(node: fx.Node, module: fx.GraphModule) -> str:
+    if node.op == "call_module":
+        return type(layer_of(node, module)).__qualname__
+    target = target_of(node, module) if node.op.startswith("call_") else ""
+    return target if isinstance(target, str) else getattr(target, "__name__", "")
