@@ -10,7 +10,7 @@ propagation" (ICCV 2019); the docstrings name the errors of the paper that are c
 """
 
 from penumbra.propagation.add_dropout import add_dropout
-from penumbra.propagation.compare import Comparison, compare
+from penumbra.propagation.compare import SampledComparison, compare
 from penumbra.propagation.errors import (
     DuplicateRuleError,
     PropagationError,
@@ -30,7 +30,6 @@ from penumbra.propagation.registry import layer, noise, rule
 
 __all__ = [
     "AdditiveGaussianNoise",
-    "Comparison",
     "DuplicateRuleError",
     "ExactMoments",
     "Moments",
@@ -38,6 +37,7 @@ __all__ = [
     "MultiplicativeGaussianNoise",
     "Propagated",
     "PropagationError",
+    "SampledComparison",
     "UnsupportedLayerError",
     "UntraceableModelError",
     "add_dropout",

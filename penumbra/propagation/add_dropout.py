@@ -12,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 from penumbra.propagation.errors import PropagationError
 
 _AFFINE = (nn.Linear, _ConvNd)
-_DECODERS = ("decoder", "decode_head", "decode_heads", "up", "ups", "classifier", "head")
+_DECODERS = ("decoder", "decode_head", "decode_heads", "up", "ups")
 
 
 class Dropped(nn.Module):
@@ -108,13 +108,11 @@ def _names(model: nn.Module, where: str | Iterable[str]) -> list[str]:
 
 def _ends_of_blocks(model: nn.Module, affine: list[str]) -> list[str]:
     """The last affine layer of every block of the decoder."""
-    decoders = [
-        name for name, _ in model.named_modules() if name.rpartition(".")[2] in _DECODERS[:5]
-    ]
+    decoders = [name for name, _ in model.named_modules() if name.rpartition(".")[2] in _DECODERS]
     if not decoders:
         children = ", ".join(f"'{name}'" for name, _ in model.named_children())
         raise PropagationError(
-            f"the model has no part called {' or '.join(_DECODERS[:5])}, but {children}: give the "
+            f"the model has no part called {' or '.join(_DECODERS)}, but {children}: give the "
             "names of the layers"
         )
     first = decoders[0]

@@ -8,6 +8,7 @@ from torch import fx
 
 from penumbra.propagation.gains import gains_of
 from penumbra.propagation.registry import Registry
+from penumbra.propagation.rules.stochastic_depth import SHARED_BY_ALL
 from penumbra.propagation.tracing import is_noise, layer_of, target_of
 
 _ACTIVATIONS = (
@@ -15,13 +16,13 @@ _ACTIVATIONS = (
     "max_pool", "maxpool", "selu", "celu",
 )  # fmt: skip
 _MANY = 3
-_SHARED = ("DropPath", "StochasticDepth", "drop_path", "stochastic_depth")
 
 
 def warn_of_correlation(module: fx.GraphModule, registry: Registry, coherent: bool) -> None:
     """Warn if noise is known to come out correlated, and nothing accounts for it."""
     noisy = [n for n in module.graph.nodes if is_noise(n, module, registry)]
-    shared = [n for n in noisy if _name(n, module).rpartition(".")[2] in _SHARED]
+    rules = [registry.find(target_of(n, module), registry.defaults) for n in noisy]
+    shared = [rule for rule in rules if rule in SHARED_BY_ALL]
     if shared and not coherent:
         warnings.warn(
             f"stochastic depth ({len(shared)} layers) scales all elements of an image together, "

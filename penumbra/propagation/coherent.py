@@ -33,6 +33,7 @@ from penumbra.propagation.errors import PropagationError
 from penumbra.propagation.moments import ChannelMoments, Moments
 from penumbra.propagation.registry import Rule, Target
 from penumbra.propagation.rules.noise import dropout_variance
+from penumbra.propagation.rules.stochastic_depth import SHARED_BY_ALL, rate_of
 
 _LARGEST = 1 << 29  # elements of all factors of one value: 2 GB in single precision
 _SOURCES = itertools.count()
@@ -97,8 +98,8 @@ def coherent_call(
         args, kwargs: the arguments.
     """
     name = (type(layer).__name__ if layer is not None else _name(target)).lower()
-    if name in ("droppath", "stochasticdepth", "drop_path", "stochastic_depth"):
-        return _shared_by_all(rule(*args, **kwargs), args[0])
+    if getattr(rule, "func", rule) in SHARED_BY_ALL:
+        return _shared_by_all(args[0], *_rate(layer, args, kwargs))
     mixing = isinstance(layer, _MIXING) or target in _MIXING_FUNCTIONS
     elementwise = name in _ELEMENTWISE
     together = any(isinstance(leaf, CoherentMoments) for leaf in _leaves((args, kwargs)))
@@ -204,32 +205,34 @@ def _with_factors(result: Any, tangents: list[Any], sources: tuple[int, ...]) ->
     return pytree.tree_unflatten(made, structure)
 
 
-def _shared_by_all(result: Any, x: Any) -> Any:
+def _rate(
+    layer: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[float, bool]:
+    """The rate of stochastic depth, and whether it divides by 1-p."""
+    if layer is not None:
+        return rate_of(layer)
+    given = kwargs.get("drop_prob", kwargs.get("p"))
+    return float(args[1] if given is None else given), bool(kwargs.get("scale_by_keep", True))
+
+
+def _shared_by_all(x: Tensor | Moments, rate: float, scaled: bool) -> Tensor | Moments:
     """Behind stochastic depth: one source more, and what varied before varies by (1 + v)."""
-    if not isinstance(result, Moments):
-        return result
-    mean = x.mean if isinstance(x, Moments) else x
-    before = _with_sources(x) if isinstance(x, Moments) else None
-    if isinstance(before, Moments) and not isinstance(before, CoherentMoments):
-        before = CoherentMoments(
-            before.mean, before.variance, before.mean.new_zeros(0, *mean.shape), ()
-        )
-    old = before.variance if before is not None else torch.zeros_like(mean)
-    # result = keep² (mean² v + old (1 + v)): both follow from two of its terms.
-    size = mean.square().sum()
-    scale = result.mean.square().sum() / size.clamp(min=torch.finfo(mean.dtype).tiny)
-    total = (result.variance.sum() - scale * old.sum()) / (scale * (size + old.sum())).clamp(
-        min=torch.finfo(mean.dtype).tiny
-    )
-    own = (result.mean * total.sqrt())[None]
+    variance = dropout_variance(rate)
+    if variance == 0:
+        return x
+    keep = 1.0 if scaled else 1 - rate
     source = (next(_SOURCES),)
-    if before is None:
-        return CoherentMoments(result.mean, torch.zeros_like(mean), own, source)
-    grown = scale * (1 + total)
-    factors = torch.cat([before.factors * grown.sqrt(), own])
-    return CoherentMoments(
-        result.mean, before.independent * grown, factors, before.sources + source
-    )
+    if not isinstance(x, Moments):
+        own = (x * (keep * variance**0.5))[None]
+        return CoherentMoments(x * keep, torch.zeros_like(x), own, source)
+    own = (x.mean * (keep * variance**0.5))[None]
+    grown = keep * (1 + variance) ** 0.5
+    before = _with_sources(x)
+    if not isinstance(before, CoherentMoments):
+        return CoherentMoments(x.mean * keep, x.variance * grown**2, own, source)
+    factors = torch.cat([before.factors * grown, own])
+    independent = before.independent * grown**2
+    return CoherentMoments(x.mean * keep, independent, factors, before.sources + source)
 
 
 def _channels_dropped(x: CoherentMoments, rate: float) -> CoherentMoments:

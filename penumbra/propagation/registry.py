@@ -150,6 +150,10 @@ class Registry:
 
         return by_function
 
+    def targets(self) -> list[Target]:
+        """Everything that has a rule: module types, functions, methods by name."""
+        return [*self._rules, *(target for target in self._layers if target not in self._rules)]
+
     def knows(self, target: Target) -> bool:
         """Whether a rule is registered for the target, under any options."""
         return self._known(target) is not None

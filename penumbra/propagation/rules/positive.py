@@ -58,9 +58,7 @@ def variance_over(
     """s² = Σ_j (x_j - x̄)² / (n - c), a quadratic form of independent Gaussians, is exact:
 
     E = s²(μ) + (1 - 1/n) Σ V / (n - c)
-    Var = (4 Σ (μ_j - μ̄)² V_j + 2 (1 - 2/n) Σ V_j² + 2 (Σ V)²/n²) / (n - c)²,
-
-    up to the term 4 (Σ (μ_j - μ̄) V_j)… of μ'AVAμ, which is included as the weights are centred.
+    Var = (4 Σ (μ_j - μ̄)² V_j + 2 (1 - 2/n) Σ V_j² + 2 (Σ V)²/n²) / (n - c)².
     """
     if isinstance(dim, bool):  # x.var(False): the first argument is `unbiased`
         dim, unbiased = None, dim

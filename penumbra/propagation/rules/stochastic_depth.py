@@ -43,8 +43,13 @@ def drop_path_layer(layer: Any, x: Tensor | Moments) -> Tensor | Moments:
             "stochastic depth with mode='batch' makes batch elements depend on each other: use "
             "mode='row'"
         )
+    return drop_path(x, *rate_of(layer))
+
+
+def rate_of(layer: Any) -> tuple[float, bool]:
+    """The rate of a layer, and whether it divides by 1-p."""
     rate = layer.drop_prob if hasattr(layer, "drop_prob") else layer.p
-    return drop_path(x, float(rate or 0), getattr(layer, "scale_by_keep", True))
+    return float(rate or 0), bool(getattr(layer, "scale_by_keep", True))
 
 
 @noise("timm.layers.drop.drop_path")
@@ -63,6 +68,10 @@ def stochastic_depth_function(
     if mode != "row":
         raise PropagationError("stochastic depth has a rule for mode='row', not 'batch'")
     return drop_path(x, p)
+
+
+SHARED_BY_ALL = (drop_path_layer, drop_path_function, stochastic_depth_function)
+"""The rules of noise that all elements of a batch element share."""
 
 
 @noise("timm.layers.drop.DropBlock2d", "torchvision.ops.drop_block.DropBlock2d")

@@ -125,13 +125,15 @@ def build(entry: Entry, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _FACTORIES[entry.source](entry.name)(**entry.arguments)
-        _settle_batch_norms(model)
+        _settle(model)
     return model.eval()
 
 
-def _settle_batch_norms(model: nn.Module) -> None:
-    """Statistics and scales that differ by channel, as those of a trained network do."""
+def _settle(model: nn.Module) -> None:
+    """Batch norms that differ by channel, and no classifier of zeros: as a trained network has."""
     for layer in model.modules():
+        if isinstance(layer, (nn.Linear, nn.Conv2d)) and not layer.weight.any():
+            nn.init.normal_(layer.weight, std=layer.weight[0].numel() ** -0.5)
         if isinstance(layer, nn.BatchNorm2d):
             nn.init.uniform_(layer.weight, 0.5, 1.5)
             nn.init.normal_(layer.bias, 0.0, 0.1)
