@@ -16,6 +16,8 @@ _ACTIVATIONS = (
     "max_pool", "maxpool", "selu", "celu",
 )  # fmt: skip
 _MANY = 3
+_CHANNELS = ("dropout1d", "dropout2d", "dropout3d")
+_SPREADING = ("interpolate", "upsampl", "avg_pool", "avgpool", "mean")
 
 
 def warn_of_correlation(module: fx.GraphModule, registry: Registry, coherent: bool) -> None:
@@ -30,6 +32,13 @@ def warn_of_correlation(module: fx.GraphModule, registry: Registry, coherent: bo
             "gains",
             stacklevel=3,
         )
+    elif not coherent and _channels_are_spread(module, registry):
+        warnings.warn(
+            "channels are dropped as a whole, mixed and then averaged or resampled, where the "
+            "diagonal takes neighbours as independent: give propagate(model, coherent=True), or "
+            "fit gains",
+            stacklevel=3,
+        )
     elif (count := longest_row(module, registry)) >= _MANY and not coherent:
         warnings.warn(
             f"{count} dropouts stand in a row with activations between them, and no layer has "
@@ -38,6 +47,22 @@ def warn_of_correlation(module: fx.GraphModule, registry: Registry, coherent: bo
             "compare(model, x)",
             stacklevel=3,
         )
+
+
+def _channels_are_spread(module: fx.GraphModule, registry: Registry) -> bool:
+    """Whether an affine layer and then a mean or resampling stand behind dropout of channels."""
+    stages: dict[fx.Node, int] = {}  # 1: behind the dropout, 2: behind an affine layer as well
+    for node in module.graph.nodes:
+        stage = max((stages[i] for i in node.all_input_nodes if i in stages), default=0)
+        name = _name(node, module).lower()
+        if is_noise(node, module, registry) and name in _CHANNELS:
+            stage = max(stage, 1)
+        elif stage == 1 and any(part in name for part in ("conv", "linear")):
+            stage = 2
+        elif stage == 2 and any(part in name for part in _SPREADING):
+            return True
+        stages[node] = stage
+    return False
 
 
 def has_gains(module: fx.GraphModule) -> bool:

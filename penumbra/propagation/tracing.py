@@ -253,8 +253,8 @@ def _refuse_hidden_noise(module: fx.GraphModule, registry: Registry) -> None:
             hidden = _argument(node, "dropout_p")
         elif not registry.knows(target):
             hidden = _noise_inside(layer_of(node, module), registry)
-        if hidden:
-            raise PropagationError(
+        if hidden:  # along an example the walk may see inside
+            raise UntraceableModelError(
                 f"{place(node, module)} has dropout inside ({hidden}) where the walk cannot see "
                 "it: give an example of the input (propagate(model, example=x)) if it is one of "
                 "torch's transformers, build it from separate layers, set its rate to 0, or "
@@ -334,10 +334,11 @@ def _overwritten_by(
 def _is_view(node: fx.Node, module: fx.GraphModule, registry: Registry) -> bool:
     if node.target is getattr:
         return node.args[1] not in _SHAPE_QUERIES
+    if not node.op.startswith("call_"):
+        return False
+    target = target_of(node, module)
     # Dropout that is switched off returns its input itself.
-    return is_noise(node, module, registry) or (
-        node.op.startswith("call_") and target_of(node, module) in _VIEWS
-    )
+    return registry.is_noise(target) or target in _VIEWS
 
 
 def bind(

@@ -14,7 +14,12 @@ def test_the_page_is_up_to_date():
     lines = [line for line in page().splitlines() if not line.startswith("| ")]
     written = PAGE.read_text()
     assert all(line in written for line in lines), "run python -m penumbra.lab.supported_layers"
-    for name in ("nn.Hardswish", "F.scaled_dot_product_attention", "nn.Conv2d", "torch.functional.einsum"):
+    for name in (
+        "nn.Hardswish",
+        "F.scaled_dot_product_attention",
+        "nn.Conv2d",
+        "torch.functional.einsum",
+    ):
         assert f"`{name}`" in written and f"`{name}`" in table()
 
 

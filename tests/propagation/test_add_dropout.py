@@ -101,3 +101,10 @@ def test_dropouts_in_a_row_warn_unless_there_are_gains():
             gains = {"head.layer": torch.ones(2, 4, 1, 1)}
             with_gains(propagate(noisy), gains)(X)
             propagate(add_dropout(Segmenter().eval(), 0.2))(X)
+
+
+@pytest.mark.parametrize("last", [nn.Upsample(scale_factor=2), nn.AdaptiveAvgPool2d(1)])
+def test_channels_that_are_mixed_and_spread_warn(last):
+    model = nn.Sequential(nn.Dropout2d(0.2), nn.Conv2d(3, 4, 1), last).eval()
+    with pytest.warns(UserWarning, match="coherent=True"):
+        propagate(model)(X)

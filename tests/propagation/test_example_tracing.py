@@ -115,6 +115,16 @@ def test_torchs_own_transformer_is_traced_into():
         torch.testing.assert_close(out.mean, model(x), rtol=1e-4, atol=1e-5)
 
 
+def test_sampling_traces_into_it_by_itself():
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True).eval()
+    x = torch.randn(2, 5, 8)
+    sampled = monte_carlo(model, x, samples=200)
+    with torch.no_grad():
+        found = propagate(model, example=x)(x)
+    assert abs(float(found.std.mean() / sampled.std.mean()) - 1) < 0.15
+
+
 # ---- silence -------------------------------------------------------------------------------------
 
 
