@@ -16,7 +16,11 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
-from penumbra.propagation.errors import PropagationError, UntraceableModelError
+from penumbra.propagation.errors import (
+    HiddenNoiseError,
+    PropagationError,
+    UntraceableModelError,
+)
 from penumbra.propagation.moments import ExactMoments, Moments
 from penumbra.propagation.propagate import (
     arguments_of,
@@ -218,10 +222,15 @@ def _traced(model: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any])
     """The model's graph, along its inputs if control flow depends on their sizes."""
     try:
         return trace(model, diagonal)
-    except UntraceableModelError:
+    except UntraceableModelError as error:
         if named:
             raise
-        return trace(model, diagonal, as_inputs(inputs))
+        try:
+            return trace(model, diagonal, as_inputs(inputs))
+        except UntraceableModelError:
+            if isinstance(error, HiddenNoiseError):
+                raise error from None  # what is wrong with the model, not with tracing it
+            raise
 
 
 class _Accumulator:

@@ -19,7 +19,11 @@ from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import get_testing_overrides
 
-from penumbra.propagation.errors import PropagationError, UntraceableModelError
+from penumbra.propagation.errors import (
+    HiddenNoiseError,
+    PropagationError,
+    UntraceableModelError,
+)
 from penumbra.propagation.registry import Registry, Target, describe
 from penumbra.propagation.tracer import DECIDED, IN_PLACE_NAMES, LIBRARIES, traced
 
@@ -254,7 +258,7 @@ def _refuse_hidden_noise(module: fx.GraphModule, registry: Registry) -> None:
         elif not registry.knows(target):
             hidden = _noise_inside(layer_of(node, module), registry)
         if hidden:  # along an example the walk may see inside
-            raise UntraceableModelError(
+            raise HiddenNoiseError(
                 f"{place(node, module)} has dropout inside ({hidden}) where the walk cannot see "
                 "it: give an example of the input (propagate(model, example=x)) if it is one of "
                 "torch's transformers, build it from separate layers, set its rate to 0, or "
