@@ -42,9 +42,9 @@ def warn_of_correlation(module: fx.GraphModule, registry: Registry, coherent: bo
     elif (count := longest_row(module, registry)) >= _MANY and not coherent:
         warnings.warn(
             f"{count} dropouts stand in a row with activations between them, and no layer has "
-            "gains: behind them noise is correlated, and the standard deviation typically comes "
-            "out half as large as it is. Fit gains (penumbra.propagation.gain_fitting), and see "
-            "compare(model, x)",
+            "gains: behind them the noise of a trained network is correlated, and the standard "
+            "deviation comes out much too small. Fit gains (penumbra.propagation.gain_fitting), "
+            "and see compare(model, x)",
             stacklevel=3,
         )
 
