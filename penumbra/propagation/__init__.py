@@ -9,6 +9,8 @@ propagation" (ICCV 2019); the docstrings name the errors of the paper that are c
     reference = monte_carlo(model, x, samples=1000)  # the same by sampling
 """
 
+from penumbra.propagation.add_dropout import add_dropout
+from penumbra.propagation.compare import SampledComparison, compare
 from penumbra.propagation.errors import (
     DuplicateRuleError,
     PropagationError,
@@ -35,8 +37,11 @@ __all__ = [
     "MultiplicativeGaussianNoise",
     "Propagated",
     "PropagationError",
+    "SampledComparison",
     "UnsupportedLayerError",
     "UntraceableModelError",
+    "add_dropout",
+    "compare",
     "fit_batchnorm_noise",
     "layer",
     "monte_carlo",

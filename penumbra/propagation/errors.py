@@ -15,5 +15,9 @@ class UntraceableModelError(PropagationError):
     """torch.fx cannot trace the model's forward."""
 
 
+class HiddenNoiseError(UntraceableModelError):
+    """A layer that is taken as one piece has noise inside."""
+
+
 class DuplicateRuleError(PropagationError):
     """A layer that has a rule was given a second one."""

@@ -7,6 +7,8 @@ start at 1, which is the paper's diagonal propagation, or at the result of an ea
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +28,7 @@ _SOFTMAX = (nn.Softmax, nn.Softmax2d, F.softmax, torch.softmax, "softmax")
 # Suffixes of the name of a layer whose outputs a softmax reads.
 _LOADINGS, _TAPS = "/loadings", "/taps"
 _LEVELLED = 24  # examples that `level` uses
+_CHECKS = 10  # on held-out examples along a descent
 _LEAST = 1e-4  # of a kernel's taps, which sum to one: a factor cannot change zero
 
 
@@ -79,9 +82,14 @@ def fit_gains(
     where σ' is the mean of σ over dimension 1 (the classes), which is published, and σ" its mean
     over the whole example, by which images are compared.
 
+    An eighth of the examples is held out (of fewer than four, none). The gains that are returned
+    are the best on those, of several along the descent; if none is better than the start, it is the
+    start, with a warning. Steps whose gradient is not finite are left out.
+
     Args:
         walk: the model, as `propagate` returns it.
-        examples: inputs with their sampled moments.
+        examples: inputs with their sampled moments, of the same output: scores if the walk returns
+            scores, probabilities if it returns probabilities.
         steps: the number of descent steps.
         rate: the largest learning rate of the schedule.
         seed: of the order of the examples.
@@ -92,6 +100,11 @@ def fit_gains(
     initial = _initial(walk) | dict(start or {})
     if not initial:
         raise PropagationError("there is no affine layer behind noise, so no gains to fit")
+    fitted, held_out = _split(examples)
+    with_gains(walk, initial if start else {})
+    before = _loss(walk, held_out, result)
+    _refuse_another_kind(walk, examples[0], result)
+    best, least = initial, before
     moves = {name: torch.zeros_like(gains, requires_grad=True) for name, gains in initial.items()}
     optimizer = torch.optim.Adam(moves.values(), lr=rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -107,17 +120,83 @@ def fit_gains(
     def current() -> dict[str, Tensor]:
         return {name: moved(name) for name in initial}
 
-    for _ in progress(range(steps)):
-        example = examples[int(torch.randint(len(examples), (), generator=random))]
+    checks = {round(steps * part / _CHECKS) for part in range(1, _CHECKS + 1)}
+    for step in progress(range(steps)):
+        example = fitted[int(torch.randint(len(fitted), (), generator=random))]
         found = result(with_gains(walk, current())(example.input))
         loss = _distance(found, example.mean, example.unbiased_std)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
-        optimizer.step()
+        if all(m.grad is None or bool(m.grad.isfinite().all()) for m in moves.values()):
+            optimizer.step()
         schedule.step()
-    with torch.no_grad():
-        final = {name: value.detach() for name, value in current().items()}
-        return level(walk, final, examples[:_LEVELLED], result)
+        if step + 1 in checks:
+            with torch.no_grad():
+                now = {name: value.detach() for name, value in current().items()}
+            found_loss = _loss(with_gains(walk, now), held_out, result)
+            if found_loss < least:
+                best, least = now, found_loss
+    if best is initial:
+        warnings.warn(
+            f"the fit found no gains that are better than the start on {len(held_out)} examples "
+            f"(distance {before:.3g}): more examples, or a smaller rate, may help",
+            stacklevel=2,
+        )
+        with_gains(walk, initial)
+        return {name: value.detach() for name, value in initial.items()}
+    levelled = level(walk, best, examples[:_LEVELLED], result)
+    if _loss(walk, held_out, result) < before:
+        return levelled
+    with_gains(walk, best)
+    return best
+
+
+def _split(examples: Sequence[Example]) -> tuple[Sequence[Example], Sequence[Example]]:
+    """The examples to fit, and those to choose by; the same ones if there are few."""
+    if not examples:
+        raise PropagationError("there are no examples to fit the gains to")
+    count = max(1, round(len(examples) / 8)) if len(examples) >= 4 else 0
+    return (examples[:-count], examples[-count:]) if count else (examples, examples)
+
+
+@torch.no_grad()
+def _loss(walk: Propagated, examples: Sequence[Example], result: Callable[[Any], Moments]) -> float:
+    """The mean distance over examples; infinite if it is not a number."""
+    losses = [float(_distance(result(walk(e.input)), e.mean, e.unbiased_std)) for e in examples]
+    mean = sum(losses) / len(losses)
+    return mean if math.isfinite(mean) else math.inf
+
+
+@torch.no_grad()
+def _refuse_another_kind(
+    walk: Propagated, example: Example, result: Callable[[Any], Moments]
+) -> None:
+    """Raise unless an example is of the walk's own output: its shape, and about its values."""
+    found = result(walk(example.input))
+    if not isinstance(found, Moments):
+        raise PropagationError(
+            f"the walk returns a {type(found).__name__}: select the output that the examples are "
+            "of with `result`"
+        )
+    if not found.mean.shape == example.mean.shape == example.std.shape:
+        raise PropagationError(
+            f"the walk returns {tuple(found.mean.shape)}, and the examples have a mean of "
+            f"{tuple(example.mean.shape)} and a standard deviation of {tuple(example.std.shape)}"
+        )
+    if not (example.mean.isfinite().all() and example.std.isfinite().all()):
+        raise PropagationError("the examples contain values that are not finite")
+    if not bool((example.std > 0).any()):
+        raise PropagationError("the examples have a standard deviation of zero everywhere")
+    # Noise moves a mean by about its σ. Scores in place of probabilities are off by more than they
+    # differ among each other.
+    off = float((found.mean - example.mean).abs().mean())
+    varied = float((example.mean - example.mean.mean()).abs().mean())
+    if off > 3 * float(example.std.mean()) + 0.5 * varied:
+        raise PropagationError(
+            f"the examples' mean differs from the walk's by {off:.3g} on average, with a standard "
+            f"deviation of {float(example.std.mean()):.3g}: they seem to be of another output "
+            "(scores and not probabilities?), or of another model"
+        )
 
 
 @torch.no_grad()
@@ -138,6 +217,8 @@ def level(
         with_gains(walk, levelled)
         found = sum(float(result(walk(e.input)).std.mean()) for e in examples)
         true = sum(float(e.unbiased_std.mean()) for e in examples)
+        if not (math.isfinite(found) and found > 0):
+            break  # no scale of a layer helps
         levelled[last] = levelled[last] * (true / found) ** 2
         if last + _LOADINGS in levelled:
             levelled[last + _LOADINGS] = levelled[last + _LOADINGS] * (true / found)

@@ -174,6 +174,40 @@ class MixedMoments(Moments):
         return MixedMoments(mean, variance, lambda rows: squared(of(rows)), self.dim, factors)
 
 
+class SimplexMoments(Moments):
+    """Weights that sum to one along the last dimension: a softmax of scores.
+
+    `spread` computes the mean weights and the variance `own` that each has by its own score. To
+    first order the weighted mean Σ_k p_k v_k varies by Σ_k own_k (v_k - Σ_j p_j v_j)², since what
+    all v_k have in common does not vary; the weights' variances alone would count it. `dropped` is
+    variance of dropout behind the softmax, after which the weights no longer sum to one.
+    """
+
+    spread: Callable[[], tuple[Tensor, Tensor]]
+    dropped: Tensor | None
+
+    def __init__(
+        self,
+        mean: Tensor,
+        variance: Tensor,
+        spread: Callable[[], tuple[Tensor, Tensor]],
+        dropped: Tensor | None = None,
+    ) -> None:
+        super().__init__(mean, variance)
+        object.__setattr__(self, "spread", spread)
+        object.__setattr__(self, "dropped", dropped)
+
+
+class CopiedMoments(Moments):
+    """Moments of copies: along dimension d every element stands `counts[d]` times."""
+
+    counts: tuple[int, ...]
+
+    def __init__(self, mean: Tensor, variance: Tensor, counts: tuple[int, ...]) -> None:
+        super().__init__(mean, variance)
+        object.__setattr__(self, "counts", counts)
+
+
 class CovarianceMoments(Moments):
     """Mean (…, N) and covariance matrix (…, N, N) of random vectors."""
 

@@ -16,16 +16,22 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
-from penumbra.propagation.errors import PropagationError
+from penumbra.propagation.errors import (
+    HiddenNoiseError,
+    PropagationError,
+    UntraceableModelError,
+)
 from penumbra.propagation.moments import ExactMoments, Moments
 from penumbra.propagation.propagate import (
     arguments_of,
+    as_inputs,
     as_the_model_returns,
     attribute,
     call_plainly,
     is_moments,
     leaves,
     naming_the_place,
+    refuse_silence,
 )
 from penumbra.propagation.registry import diagonal
 from penumbra.propagation.tracing import (
@@ -36,7 +42,6 @@ from penumbra.propagation.tracing import (
     layer_of,
     name_of,
     overwrites_input,
-    reached_by_noise,
     refuse_batch_statistics,
     trace,
 )
@@ -101,20 +106,14 @@ class _Sampler:
     """The model's graph in two parts: before any noise, computed once, and after it."""
 
     def __init__(self, model: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        self.model = trace(model, diagonal)
+        self.model = _traced(model, inputs, named)
         refuse_batch_statistics(self.model)
         self._spent = last_readers(self.model.graph)
         self._nodes = list(self.model.graph.nodes)
         self._result = self._nodes[-1]
         self._inputs = arguments_of(self.model, inputs, named)
-        uncertain = (n for n, value in self._inputs.items() if any(map(is_moments, leaves(value))))
-        self._random = set(reached_by_noise(self.model, diagonal, uncertain))
+        self._random = set(refuse_silence(self.model, diagonal, self._inputs))
         self._noisy_outputs = [n for n in self._result.all_input_nodes if n in self._random]
-        if not self._noisy_outputs:
-            raise PropagationError(
-                "no noise reaches the model's output (it has no noise layer, and its inputs are "
-                "exact): there is nothing to sample"
-            )
         self._kept = self._before_noise()
         tensors = [v.mean if is_moments(v) else v for v in leaves(self._inputs)]
         tensors += [*self.model.parameters(), *self.model.buffers()]
@@ -217,6 +216,21 @@ class _Sampler:
         switch = {"training", "train"} & set(call.signature.parameters)
         call.arguments.update(dict.fromkeys(switch, True))
         return function(*call.args, **call.kwargs)
+
+
+def _traced(model: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> fx.GraphModule:
+    """The model's graph, along its inputs if control flow depends on their sizes."""
+    try:
+        return trace(model, diagonal)
+    except UntraceableModelError as error:
+        if named:
+            raise
+        try:
+            return trace(model, diagonal, as_inputs(inputs))
+        except UntraceableModelError:
+            if isinstance(error, HiddenNoiseError):
+                raise error from None  # what is wrong with the model, not with tracing it
+            raise
 
 
 class _Accumulator:

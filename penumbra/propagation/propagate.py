@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -13,6 +14,8 @@ from torch.fx.traceback import annotate
 from torch.utils import _pytree as pytree
 
 import penumbra.propagation.rules  # noqa: F401  (registers the rules)
+from penumbra.propagation.advice import has_gains, warn_of_correlation
+from penumbra.propagation.coherent import coherent_call
 from penumbra.propagation.errors import PropagationError, UnsupportedLayerError
 from penumbra.propagation.moments import (
     CovarianceMoments,
@@ -21,12 +24,16 @@ from penumbra.propagation.moments import (
     Moments,
 )
 from penumbra.propagation.registry import Registry, describe, diagonal
+from penumbra.propagation.rules.refused import why_refused
 from penumbra.propagation.tracing import (
     function_of,
+    is_noise,
     last_readers,
     layer_of,
     name_of,
     place,
+    reached_by_noise,
+    refuse_another_path,
     refuse_batch_statistics,
     target_of,
     trace,
@@ -40,6 +47,9 @@ def propagate(
     smooth: str = "moment",
     max_pool: str = "argmax",
     softmax: str = "jacobian",
+    example: Any = None,
+    noiseless: bool = False,
+    coherent: bool = False,
 ) -> Propagated:
     """A module that computes the mean and variance of `model` under its noise, in one pass.
 
@@ -61,30 +71,55 @@ def propagate(
         softmax: "jacobian" is first order over independent classes, as in the paper; "moment" takes
             the classes' covariance from the affine layer in front and integrates. For K classes
             this adds a convolution with K (K-1)/2 outputs. docs/rules.md compares their accuracy.
+        example: an input of the model (or a tuple of its inputs), for a forward whose control flow
+            depends on sizes. The graph then holds for inputs that take the same path.
+        noiseless: allow a model without noise, whose variance is zero (the baseline of a
+            benchmark). Otherwise calling it with exact inputs raises.
+        coherent: carry noise that a channel (`Dropout2d`) or an image (stochastic depth) shares
+            through the network, instead of up to the next affine layer. Exact as far as the network
+            is affine; costs a pass of what follows for each channel or layer of stochastic depth,
+            and cannot be exported.
     """
     options = {"relu": relu, "smooth": smooth, "max_pool": max_pool, "softmax": softmax}
-    return Propagated(model, diagonal, options)
+    return Propagated(model, diagonal, options, example, noiseless, coherent)
 
 
 class Propagated(nn.Module):
     """A model's graph, walked with `Moments` instead of tensors."""
 
-    def __init__(self, model: nn.Module, registry: Registry, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        registry: Registry,
+        options: Mapping[str, str],
+        example: Any = None,
+        noiseless: bool = False,
+        coherent: bool = False,
+    ) -> None:
         super().__init__()
         self.registry = registry
         self.options = registry.options(options)
-        self.model = trace(model, registry)
+        self.model = trace(model, registry, as_inputs(example))
+        self.noiseless = noiseless
+        self.coherent = coherent
+        self._advised = False
         self.training = self.model.training
 
     def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
         """What `model` returns, with `Moments` in place of tensors."""
         refuse_batch_statistics(self.model)
         values = arguments_of(self.model, inputs, named_inputs)
+        if not self.noiseless:
+            refuse_silence(self.model, self.registry, values)
+        if not self._advised and not exporting() and not has_gains(self.model):
+            warn_of_correlation(self.model, self.registry, self.coherent)
+            self._advised = True
         spent = last_readers(self.model.graph)
         for node in self.model.graph.nodes:
             if node.op != "placeholder":
                 with naming_the_place(node, self.model):
                     values[node] = self._value(node, values)
+                    refuse_another_path(node, values[node], self.model)
             if node.op == "output":
                 return _as_moments(values[node])
             for value in spent.get(node, ()):
@@ -102,20 +137,25 @@ class Propagated(nn.Module):
     def _call(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target = target_of(node, self.model)
         uncertain = _any_moments((*args, *kwargs.values()))
-        exact = not uncertain and not self.registry.is_noise(target)
+        exact = not uncertain and not is_noise(node, self.model, self.registry)
         if exact or _is_named_tuple(target):
             return call_plainly(node, self.model, args, kwargs)
         rule = self.registry.find(target, self.options)
         if rule is None:
             what = "its input is uncertain" if uncertain else "it is a source of noise"
             raise UnsupportedLayerError(
-                f"it has no rule, and {what}. Register one: @penumbra.propagation."
-                f"{'rule' if uncertain else 'noise'}({describe(target)}) on a function that takes "
+                f"it has no rule, and {what}{why_refused(target)}. Register one: "
+                f"@penumbra.propagation.{'rule' if uncertain else 'noise'}({describe(target)}) on "
+                "a function that takes "
                 f"{'the layer and ' if node.op == 'call_module' else ''}the arguments, with "
                 "Moments for what is uncertain, and returns Moments"
             )
         args, kwargs = _as_rules_name_them(args, kwargs)
         if node.op != "call_module":
+            if self.coherent:
+                method = node.op == "call_method"
+                plain = getattr(Tensor, name_of(node)) if method else function_of(node)
+                return coherent_call(target, rule, plain, None, args, kwargs)
             return self._needed(rule(*args, **kwargs))
         layer = layer_of(node, self.model)
         if layer._forward_hooks or layer._forward_pre_hooks:
@@ -123,6 +163,9 @@ class Propagated(nn.Module):
                 "it has forward hooks, which its rule would leave out: remove them (weight norm "
                 "without hooks is torch.nn.utils.parametrizations.weight_norm)"
             )
+        if self.coherent:
+            bound = functools.partial(rule, layer)
+            return coherent_call(target, bound, layer, layer, args, kwargs)
         return self._needed(rule(layer, *args, **kwargs))
 
     def _needed(self, value: Any) -> Any:
@@ -136,6 +179,32 @@ class Propagated(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
 
 
+def as_inputs(example: Any) -> tuple[Any, ...] | None:
+    """An example as the tuple of a model's inputs, with plain tensors."""
+    if example is None:
+        return None
+    inputs = example if isinstance(example, tuple) else (example,)
+    plain: tuple[Any, ...] = pytree.tree_map(
+        lambda leaf: leaf.mean if is_moments(leaf) else leaf, inputs, is_leaf=is_moments
+    )
+    return plain
+
+
+def refuse_silence(
+    module: fx.GraphModule, registry: Registry, inputs: Mapping[fx.Node, Any]
+) -> list[fx.Node]:
+    """The nodes that noise reaches; raises if none of the model's outputs is among them."""
+    uncertain = (n for n, value in inputs.items() if any(map(is_moments, leaves(value))))
+    reached = reached_by_noise(module, registry, uncertain)
+    if set(reached).isdisjoint(list(module.graph.nodes)[-1].all_input_nodes):
+        raise PropagationError(
+            "no noise reaches the model's output (it has no noise layer with a rate above 0, and "
+            "its inputs are exact): its variance would be zero, and there is nothing to sample. "
+            "penumbra.propagation.add_dropout puts noise into a model"
+        )
+    return reached
+
+
 def arguments_of(
     module: fx.GraphModule, positional: Iterable[Any], named: Mapping[str, Any]
 ) -> dict[fx.Node, Any]:
@@ -144,7 +213,7 @@ def arguments_of(
     values: dict[fx.Node, Any] = {}
     for node in module.graph.nodes:
         if node.op != "placeholder":
-            break
+            continue
         with naming_the_place(node, module):
             value = _argument(node, positional, named)
             values[node] = pytree.tree_map(_checked, value, is_leaf=is_moments)

@@ -10,6 +10,9 @@ A decorator registers a rule for module types, functions, or methods by name:
     def negate(x):
         return Moments(-x.mean, x.variance)
 
+A layer or function of a package that may not be installed is named with its module:
+`"timm.layers.drop.DropPath"`.
+
 Uncertain arguments are passed as `Moments`, all others unchanged. Keywords of the decorator are
 conditions on the options of `propagate`: `@rule(nn.ReLU, relu="jacobian")` applies only to
 `propagate(model, relu="jacobian")`.
@@ -93,11 +96,13 @@ class Registry:
             raise DuplicateRuleError(f"{describe(module_type)} already has a rule")
         self._layers[module_type] = (function, attributes)
 
-    def noise(self, *targets: Target, override: bool = False) -> Callable[[RuleT], RuleT]:
+    def noise(
+        self, *targets: Target, override: bool = False, **condition: str
+    ) -> Callable[[RuleT], RuleT]:
         """Register the rule of a noise source, which is also applied to exact inputs."""
 
         def register(function: RuleT) -> RuleT:
-            self.rule(*targets, override=override)(function)
+            self.rule(*targets, override=override, **condition)(function)
             self._noise.update(targets)
             return function
 
@@ -145,6 +150,10 @@ class Registry:
 
         return by_function
 
+    def targets(self) -> list[Target]:
+        """Everything that has a rule: module types, functions, methods by name."""
+        return [*self._rules, *(target for target in self._layers if target not in self._rules)]
+
     def knows(self, target: Target) -> bool:
         """Whether a rule is registered for the target, under any options."""
         return self._known(target) is not None
@@ -160,13 +169,18 @@ class Registry:
 
     def _known(self, target: Target) -> Target | None:
         """The target as it was registered: itself, or the base whose forward it inherits."""
-        candidates: Iterable[Target] = (target,)
+        candidates: Iterable[Target] = (target, _full_name(target))
         if isinstance(target, type) and issubclass(target, nn.Module):
-            candidates = _with_bases(target)
+            candidates = (name for base in _with_bases(target) for name in (base, _full_name(base)))
         for candidate in candidates:
             if candidate in self._rules or candidate in self._layers:
                 return candidate
         return None
+
+
+def _full_name(target: Target) -> str:
+    """The name by which the rule of another package's layer is registered, without importing it."""
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', '')}"
 
 
 _BASES: dict[type[nn.Module], list[type[nn.Module]]] = {}

@@ -11,7 +11,6 @@ import inspect
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,12 +19,15 @@ from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import get_testing_overrides
 
-from penumbra.propagation.errors import PropagationError, UntraceableModelError
+from penumbra.propagation.errors import (
+    HiddenNoiseError,
+    PropagationError,
+    UntraceableModelError,
+)
 from penumbra.propagation.registry import Registry, Target, describe
+from penumbra.propagation.tracer import DECIDED, IN_PLACE_NAMES, LIBRARIES, traced
 
-_TORCH = str(Path(torch.__file__).parent)
-_IN_PLACE_NAMES = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "ipow", "imatmul")
-_IN_PLACE_OPERATORS = {getattr(operator, name) for name in _IN_PLACE_NAMES}
+_IN_PLACE_OPERATORS = {getattr(operator, name) for name in IN_PLACE_NAMES}
 # Results of these share memory with their input: overwriting one overwrites the other.
 _VIEW_NAMES = (
     "flatten", "reshape", "reshape_as", "view", "view_as", "squeeze", "unsqueeze", "unflatten",
@@ -41,84 +43,43 @@ _VIEWS = {
 _SHAPE_QUERIES = {"size", "dim", "numel", "ndimension", "shape", "ndim", "dtype", "device"}
 # Noise outside of noise layers: it would be drawn once and taken as exact.
 _RANDOM = {
-    torch.rand_like, torch.randn_like, torch.randint_like, torch.bernoulli, torch.normal,
-    torch.poisson, torch.multinomial, F.gumbel_softmax,
+    torch.rand, torch.randn, torch.randint, torch.rand_like, torch.randn_like,
+    torch.randint_like, torch.bernoulli, torch.normal, torch.poisson, torch.multinomial,
+    F.gumbel_softmax,
     "bernoulli", "bernoulli_", "normal_", "uniform_", "exponential_", "multinomial",
 }  # fmt: skip
 
 
-class _Proxy(fx.Proxy):
-    """torch.fx's proxy, which also distinguishes `x += y`, which overwrites x, from `x = x + y`."""
-
-
-def _in_place_operator(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
-    def operate(self: fx.Proxy, other: Any) -> fx.Proxy:
-        return self.tracer.create_proxy("call_function", getattr(operator, name), (self, other), {})
-
-    return operate
-
-
-for _name in _IN_PLACE_NAMES:
-    setattr(_Proxy, f"__{_name}__", _in_place_operator(_name))
-
-
-class _Tracer(fx.Tracer):
-    """torch.fx's tracer, which also stops at every module with a rule and knows its place."""
-
-    record_stack_traces = True
-
-    def __init__(self, registry: Registry) -> None:
-        super().__init__()
-        self.registry = registry
-        self.path: list[str] = []
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _Proxy(node, self)
-
-    def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
-        target = type(module)
-        known = self.registry.knows(target) or self.registry.is_noise(target)
-        return known or super().is_leaf_module(module, qualified_name)
-
-    def call_module(
-        self,
-        m: nn.Module,
-        forward: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        self.path.append(f"'{self.path_of_module(m)}' ({describe(type(m))})")
-        result = super().call_module(m, forward, args, kwargs)
-        self.path.pop()  # left in place by an exception, so that the error can name the module
-        return result
-
-
-_MAKE_A_LAYER = (
+MAKE_A_LAYER = (
     "put the noise into a module of its own and register it with @penumbra.propagation.noise"
 )
 
 
-def trace(model: nn.Module, registry: Registry) -> fx.GraphModule:
-    """The model's graph; it shares parameters, buffers and submodules with the model."""
-    tracer = _Tracer(registry)
-    if tracer.is_leaf_module(model, ""):  # a bare layer: put it into a model of its own
-        model = nn.Sequential(model).train(model.training)
+def trace(
+    model: nn.Module, registry: Registry, example: tuple[Any, ...] | None = None
+) -> fx.GraphModule:
+    """The model's graph; it shares parameters, buffers and submodules with the model.
+
+    With an example of the model's inputs, control flow may depend on their shapes.
+    """
     random_state = torch.get_rng_state()
-    try:
-        graph = tracer.trace(model)
-    except Exception as error:
-        where = tracer.path[-1] if tracer.path else f"the model ({describe(type(model))})"
-        raise UntraceableModelError(
-            f"torch.fx cannot trace the forward of {where}: {_first_line(error)}. Write its "
-            "control flow without looking at values (torch.where), or register a rule for the "
-            "module's type, which makes it a layer of its own"
-        ) from error
+    root, graph = traced(model, registry, example)
     if not torch.equal(random_state, torch.get_rng_state()):
-        raise PropagationError(f"the model's forward draws random numbers: {_MAKE_A_LAYER}")
-    module = fx.GraphModule(tracer.root, graph)
+        raise PropagationError(f"the model's forward draws random numbers: {MAKE_A_LAYER}")
+    module = fx.GraphModule(root, graph)
     _refuse_hidden_noise(module, registry)
     _refuse_overwritten_reads(module, registry)
+    refuse_switched_off_noise(root, module, registry, example)
     return module
+
+
+def refuse_another_path(node: fx.Node, value: Any, module: fx.GraphModule) -> None:
+    """Raise if control flow was decided by another value of this node while tracing."""
+    if DECIDED in node.meta and value != node.meta[DECIDED]:
+        raise PropagationError(
+            f"the model was traced where this is {node.meta[DECIDED]!r}, and here it is "
+            f"{value!r}: its forward may take another path. Trace it with an example of this size"
+        )
 
 
 def name_of(node: fx.Node) -> str:
@@ -169,9 +130,87 @@ def last_readers(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
     return spent
 
 
+# Attributes of noise layers, and arguments of noise functions, that switch the noise off if zero.
+_RATES = ("p", "std", "drop_prob", "dropout", "dropout_p")
+
+
 def is_noise(node: fx.Node, module: fx.GraphModule, registry: Registry) -> bool:
-    """Whether the node is a source of noise."""
-    return node.op.startswith("call_") and registry.is_noise(target_of(node, module))
+    """Whether the node is a source of noise, at a rate above zero."""
+    if not node.op.startswith("call_") or not registry.is_noise(target_of(node, module)):
+        return False
+    if node.op == "call_module":
+        rates = [getattr(layer_of(node, module), name, None) for name in _RATES]
+    else:
+        rates = [_argument(node, name) for name in _RATES]
+    known = [rate for rate in rates if isinstance(rate, (int, float))]
+    return not known or any(rate != 0 for rate in known)
+
+
+def refuse_switched_off_noise(
+    model: nn.Module,
+    module: fx.GraphModule,
+    registry: Registry,
+    example: tuple[Any, ...] | None,
+) -> None:
+    """Raise if `if self.training` hides noise: the eval-mode graph would be without it.
+
+    The forwards that are traced are traced once more with `self.training` on. What they do only
+    then is noise if it is a noise layer, or draws random numbers; anything else (auxiliary outputs)
+    belongs to training.
+    """
+    pieces = {layer_of(n, module) for n in module.graph.nodes if n.op == "call_module"}
+    inside = {inner for piece in pieces for inner in piece.modules()}
+    switched = [
+        m
+        for m in model.modules()
+        if m not in inside and not m.training and not isinstance(m, _BatchNorm)
+    ]
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()} if example else {}
+    random_state = torch.get_rng_state()
+    found: str | None = None
+    try:
+        for each in switched:
+            each.training = True
+        root, graph = traced(model, registry, example)
+        noisy = fx.GraphModule(root, graph)
+        before = _noise_places(module, registry)
+        found = next((p for p in _noise_places(noisy, registry) if p not in before), None)
+    except UntraceableModelError:
+        found = next(filter(None, map(_random_in_source, switched)), None)
+    finally:
+        for each in switched:
+            each.training = False
+        with torch.no_grad():  # a forward in training mode may keep statistics
+            for name, buffer in kept.items():
+                model.get_buffer(name).copy_(buffer)
+    if found is None and not torch.equal(random_state, torch.get_rng_state()):
+        found = next(filter(None, map(_random_in_source, switched)), "the model's forward")
+    torch.set_rng_state(random_state)
+    if found:
+        raise PropagationError(
+            f"{found} is noise only in training mode (`if self.training`), so that it would be "
+            f"missing here: {MAKE_A_LAYER}, or set its rate to 0"
+        )
+
+
+def _noise_places(module: fx.GraphModule, registry: Registry) -> list[str]:
+    return [
+        place(node, module)
+        for node in module.graph.nodes
+        if is_noise(node, module, registry)
+        or (node.op.startswith("call_") and target_of(node, module) in _RANDOM)
+    ]
+
+
+def _random_in_source(layer: nn.Module) -> str | None:
+    """The name of a module whose forward, as it is written, is random in training mode only."""
+    try:
+        source = inspect.getsource(type(layer).forward)
+    except (OSError, TypeError):
+        return None
+    rate = next((getattr(layer, name) for name in _RATES if hasattr(layer, name)), None)
+    is_random = re.search(r"bernoulli|rand|drop|normal_|uniform_", source)
+    return describe(type(layer)) if "self.training" in source and is_random and rate != 0 else None
 
 
 def reached_by_noise(
@@ -212,24 +251,26 @@ def _refuse_hidden_noise(module: fx.GraphModule, registry: Registry) -> None:
             continue
         target = target_of(node, module)
         if target in _RANDOM:
-            raise PropagationError(f"{place(node, module)} draws random numbers: {_MAKE_A_LAYER}")
+            raise PropagationError(f"{place(node, module)} draws random numbers: {MAKE_A_LAYER}")
         hidden: object = None
         if node.op != "call_module":
             hidden = _argument(node, "dropout_p")
         elif not registry.knows(target):
             hidden = _noise_inside(layer_of(node, module), registry)
-        if hidden:
-            raise PropagationError(
+        if hidden:  # along an example the walk may see inside
+            raise HiddenNoiseError(
                 f"{place(node, module)} has dropout inside ({hidden}) where the walk cannot see "
-                "it: build it from separate layers, set its rate to 0, or register a noise rule "
-                "for it"
+                "it: give an example of the input (propagate(model, example=x)) if it is one of "
+                "torch's transformers, build it from separate layers, set its rate to 0, or "
+                "register a noise rule for it"
             )
 
 
 def _noise_inside(layer: nn.Module, registry: Registry) -> object:
     """The first noise source in a layer that is not traced: its name, or its rate."""
     for name, inner in layer.named_modules():
-        if registry.is_noise(type(inner)) and getattr(inner, "p", None) != 0:
+        rates = [getattr(inner, rate) for rate in _RATES if hasattr(inner, rate)]
+        if registry.is_noise(type(inner)) and any(rate != 0 for rate in rates or [None]):
             return name
         rate = getattr(inner, "dropout", None)  # of nn.LSTM, nn.MultiheadAttention
         if isinstance(rate, (int, float)) and rate > 0:
@@ -297,10 +338,11 @@ def _overwritten_by(
 def _is_view(node: fx.Node, module: fx.GraphModule, registry: Registry) -> bool:
     if node.target is getattr:
         return node.args[1] not in _SHAPE_QUERIES
+    if not node.op.startswith("call_"):
+        return False
+    target = target_of(node, module)
     # Dropout that is switched off returns its input itself.
-    return is_noise(node, module, registry) or (
-        node.op.startswith("call_") and target_of(node, module) in _VIEWS
-    )
+    return registry.is_noise(target) or target in _VIEWS
 
 
 def bind(
@@ -314,6 +356,10 @@ def bind(
         if stand_in is None:
             raise
         signature = inspect.signature(stand_in)
+        if signature.parameters and "kwargs" not in signature.parameters:
+            # Stand-ins leave newer arguments out.
+            rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
+            signature = signature.replace(parameters=[*signature.parameters.values(), rest])
     return signature.bind(*args, **kwargs)
 
 
@@ -332,9 +378,5 @@ def _argument(node: fx.Node, name: str) -> Any:
 def _source_line(node: fx.Node) -> str:
     """The line of the user's code that made a node, if the tracer recorded it."""
     frames = re.findall(r'File "(.+)", line (\d+)', node.stack_trace or "")
-    own = [(file, line) for file, line in frames if not file.startswith(_TORCH)]
+    own = [(file, line) for file, line in frames if not file.startswith(LIBRARIES)]
     return " ({}:{})".format(*own[-1]) if own else ""
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

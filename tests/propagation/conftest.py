@@ -72,3 +72,29 @@ def through_onnx():
 def exporting(monkeypatch):
     """Rules take the form that goes into an exported graph."""
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+
+
+class _Function(torch.nn.Module):
+    """A function as a model."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+def _against_samples(function, *inputs, samples=20_000, **options):
+    """The moments of a function of Gaussian inputs: by its rules, and by sampling."""
+    from penumbra.propagation import monte_carlo, propagate
+
+    model = _Function(function).eval()
+    with torch.no_grad():
+        found = propagate(model, example=inputs, **options)(*inputs)
+    return found, monte_carlo(model, *inputs, samples=samples)
+
+
+@pytest.fixture(scope="session")
+def against_samples():
+    return _against_samples

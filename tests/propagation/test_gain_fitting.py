@@ -126,3 +126,50 @@ def test_without_an_affine_layer_behind_noise_there_is_nothing_to_fit():
     x = torch.rand(1, 1, 2, 2)
     with pytest.raises(PropagationError, match="no gains to fit"):
         fit_gains(propagate(model), [Example(x, x, x, 10)], steps=1)
+
+
+# ---- what a fit must not return ------------------------------------------------------------------
+
+
+def test_a_fit_is_never_worse_than_its_start_on_held_out_examples():
+    """One example is wrong by a factor of five, and it is among those that are fitted."""
+    model = Classifier().eval()
+    torch.manual_seed(0)
+    data = examples(model, *torch.rand(8, 1, 2, 8, 8).unbind())
+    walk = propagate(model, softmax="moment")
+    start = fit_gains(walk, data, steps=60)
+    wrong = [Example(e.input, e.mean, 5 * e.std, e.samples) for e in data[:-1]] + data[-1:]
+    with pytest.warns(UserWarning, match="no gains that are better than the start"):
+        kept = fit_gains(walk, wrong, steps=40, rate=0.3, start=start)
+    assert all(torch.equal(kept[name], start[name]) for name in start)
+
+
+def test_steps_that_are_not_finite_leave_no_trace():
+    model = Classifier().eval()
+    data = examples(model, *torch.rand(6, 1, 2, 8, 8).unbind(), samples=50)
+    broken = Example(data[1].input * float("nan"), data[1].mean, data[1].std, 50)
+    gains = fit_gains(propagate(model), [data[0], broken, *data[2:]], steps=30)
+    assert all(bool(g.isfinite().all()) for g in gains.values())
+
+
+def test_examples_of_another_output_are_refused():
+    model = Classifier().eval()
+    x = torch.rand(1, 2, 8, 8)
+    (good,) = examples(model, x, samples=50)
+    walk = propagate(model)
+
+    def fit(mean, std):
+        return fit_gains(walk, [Example(x, mean, std, 50)], steps=1)
+
+    with torch.no_grad():
+        scores = model.scores(model.features(x)) * 10
+    with pytest.raises(PropagationError, match="of another output"):
+        fit(scores, good.std)
+    with pytest.raises(PropagationError, match=r"returns \(1, 3, 8, 8\)"):
+        fit(good.mean[:, :1], good.std[:, :1])
+    with pytest.raises(PropagationError, match="not finite"):
+        fit(good.mean, good.std * float("nan"))
+    with pytest.raises(PropagationError, match="zero everywhere"):
+        fit(good.mean, good.std * 0)
+    with pytest.raises(PropagationError, match="no examples"):
+        fit_gains(walk, [], steps=1)

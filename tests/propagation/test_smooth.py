@@ -1,4 +1,4 @@
-"""Sigmoid, tanh, softplus, GELU and SiLU against integration and autograd."""
+"""Sigmoid, tanh, softplus, GELU, SiLU and others against integration and autograd."""
 
 import pytest
 import torch
@@ -98,3 +98,30 @@ def test_exact_input_gives_the_plain_output(name):
     out = propagate(MODELS[name])(Moments(x, torch.zeros_like(x)))
     torch.testing.assert_close(out.mean, MODELS[name](x), rtol=1e-6, atol=0)
     assert torch.equal(out.variance, torch.zeros_like(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "corners", "bound"),
+    # Hardswish's slope jumps by a half at its corners, next to which Gauss-Hermite errs.
+    [
+        (nn.LogSigmoid(), (), 2e-6),
+        (nn.Mish(), (), 6e-5),
+        (nn.Hardswish(), (-3.0, 3.0), 6e-3),
+    ],
+    ids=["logsigmoid", "mish", "hardswish"],
+)
+def test_other_activations_are_right_to_a_share_of_the_noise(
+    model, corners, bound, gaussian_moments
+):
+    grid = [(m, s) for m in MEANS for s in STDS]
+    mean, std = torch.tensor(grid, dtype=torch.float64).unbind(1)
+    out = propagate(model)(Moments(mean, std.square()))
+    expected = torch.tensor(
+        [gaussian_moments(model, m, s, corners) for m, s in grid], dtype=torch.float64
+    )
+    assert ((out.mean - expected[:, 0]).abs() <= bound * std + 1e-9).all()
+    assert ((out.variance - expected[:, 1]).abs() <= bound * std.square() + 1e-9).all()
+    leaf = torch.linspace(-4, 4, 50, dtype=torch.float64).requires_grad_()
+    (slope,) = torch.autograd.grad(model(leaf).sum(), leaf)
+    first = propagate(model, smooth="jacobian")(Moments(leaf.detach(), 0 * slope + 1))
+    torch.testing.assert_close(first.variance, slope.square())

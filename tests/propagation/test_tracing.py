@@ -72,7 +72,7 @@ def test_a_model_without_noise_is_the_plain_model():
     model = Net(lambda net, x: net.pair(net.first(x), x), first=model[0], pair=model[1])
     with torch.no_grad(), Calls() as plain:
         expected = model(X)
-    walk = propagate(model)
+    walk = propagate(model, noiseless=True)
     with torch.no_grad(), Calls() as propagated:
         out = walk(X)
     assert plain.count == propagated.count
@@ -87,8 +87,10 @@ def test_a_model_without_noise_is_the_plain_model():
 )
 def test_noise_of_rate_zero_is_no_noise(rate_zero):
     x = X.unsqueeze(0)
-    out = propagate(nn.Sequential(rate_zero, nn.Linear(3, 2)).eval())(x)
-    assert isinstance(out, ExactMoments)
+    model = nn.Sequential(rate_zero, nn.Linear(3, 2)).eval()
+    assert isinstance(propagate(model, noiseless=True)(x), ExactMoments)
+    with pytest.raises(PropagationError, match="no noise reaches the model's output"):
+        propagate(model)(x)
 
 
 def test_any_layer_may_stand_before_the_noise():
@@ -195,7 +197,7 @@ def test_inconsistent_moments_are_refused():
 
 def test_a_bare_layer_is_a_model():
     assert torch.equal(propagate(nn.Dropout(0.5).eval())(X).variance, X.square())
-    assert isinstance(propagate(nn.LSTM(3, 2))(X)[0], ExactMoments)
+    assert isinstance(propagate(nn.LSTM(3, 2), noiseless=True)(X)[0], ExactMoments)
 
 
 def test_skip_connections():

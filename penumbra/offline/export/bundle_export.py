@@ -217,7 +217,7 @@ def plain_bundle(bundle: Bundle, out: Path | str) -> Bundle:
     model.load_state_dict(load_model(bundle.weights_file).state_dict())
     image = bundle.input
     options = ExportOptions(image.height, image.width, image.channel_order)
-    walk = walk_of(model, architecture, options.relu, options.softmax)  # without noise: exact
+    walk = walk_of(model, architecture, options.relu, options.softmax, noiseless=True)
     frame = _framed(walk, model, architecture, options, torch.float32)
     manifest = {k: v for k, v in bundle.manifest.items() if k not in ("schema", "files")}
     manifest |= {

@@ -26,10 +26,14 @@ def walk_of(
     gains: Mapping[str, Tensor] | None = None,
     folded: bool = True,
     variance: str = "truthful",
+    noiseless: bool = False,
 ) -> Propagated:
-    """The propagated network as it is exported, with gains; `folded` into fewer steps."""
+    """The propagated network as it is exported, with gains; `folded` into fewer steps.
+
+    `noiseless` allows a network without noise, the baseline of benchmarks.
+    """
     _, _, head = frame_of(architecture)
-    walk = propagate(head(model).eval(), relu=relu, softmax=softmax)
+    walk = propagate(head(model).eval(), relu=relu, softmax=softmax, noiseless=noiseless)
     if variance == "fast":
         _keep_last_noise_source(walk)
     if folded:

@@ -27,8 +27,15 @@ from torch import Tensor, nn
 
 from penumbra.propagation.errors import PropagationError
 from penumbra.propagation.gains import Gains, gains_of
-from penumbra.propagation.moments import ChannelMoments, MixedMoments, Moments, own_and_shared
+from penumbra.propagation.moments import (
+    ChannelMoments,
+    MixedMoments,
+    Moments,
+    SimplexMoments,
+    own_and_shared,
+)
 from penumbra.propagation.registry import rule
+from penumbra.propagation.rules.simplex import weighted_mean
 
 # Convolving channel by channel makes (inputs x outputs) maps; this many elements at a time.
 _CHUNK_ELEMENTS = 1 << 25
@@ -284,6 +291,8 @@ def matrix_product(x: Tensor | Moments, y: Tensor | Moments) -> Moments:
     """Σ_k x_ik y_kj for independent factors: V_x @ y² + x² @ V_y + V_x @ V_y."""
     if x is y:
         raise PropagationError("the matrix product of an uncertain value with itself has no rule")
+    if isinstance(x, SimplexMoments) and (y.mean if isinstance(y, Moments) else y).dim() > 1:
+        return weighted_mean(x, y)
     if not isinstance(x, Moments):
         if not isinstance(y, Moments):
             raise PropagationError("a matrix product of exact values needs no rule")

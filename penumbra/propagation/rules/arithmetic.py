@@ -19,6 +19,7 @@ from torch import Tensor
 from penumbra.propagation.errors import PropagationError
 from penumbra.propagation.moments import (
     ChannelMoments,
+    CopiedMoments,
     Moments,
     map_within_channels,
     own_and_shared,
@@ -88,8 +89,14 @@ def multiply(x: Any, y: Any) -> Moments:
         slope = a * y.mean + b * x.mean
         curved = a * b * v
         return Moments(x.mean * y.mean + curved, slope.square() * v + 2 * curved.square())
+    product = x.mean * y.mean
+    if product.shape != x.mean.shape and is_one_per_channel(x, product):
+        x, y = y, x
+    if product.shape != y.mean.shape and is_one_per_channel(y, product):  # a gate
+        own = x.variance * (y.mean.square() + y.variance)
+        return ChannelMoments(product, own, (x.mean * y.std,))
     variance = x.mean.square() * y.variance + x.variance * (y.mean.square() + y.variance)
-    return Moments(x.mean * y.mean, variance)
+    return Moments(product, variance)
 
 
 @rule(
@@ -137,8 +144,8 @@ def exponential(x: Moments) -> Moments:
 
 def _moved(x: Moments, factor: float | Tensor, mean: Tensor) -> Moments:
     """factor·x plus the constant that gives this mean; the result remembers x as its origin."""
-    if mean.shape != x.mean.shape:  # broadcast: the diagonal does not know that copies are equal
-        return Moments(mean, (x.variance * (factor * factor)).expand(mean.shape))
+    if mean.shape != x.mean.shape:
+        return _broadcast(x, factor, mean)
     shifted = not isinstance(factor, Tensor) and factor == 1
     result = map_within_channels(
         x,
@@ -150,6 +157,24 @@ def _moved(x: Moments, factor: float | Tensor, mean: Tensor) -> Moments:
     source, gain = _origin(x)
     object.__setattr__(result, "origin", (source, gain * factor))
     return result
+
+
+def _broadcast(x: Moments, factor: float | Tensor, mean: Tensor) -> Moments:
+    """factor·x as copies; one value for each channel is noise that the channel shares."""
+    if is_one_per_channel(x, mean):
+        return ChannelMoments(mean, None, ((x.std * factor).expand(mean.shape),))
+    variance = (x.variance * (factor * factor)).expand(mean.shape)
+    if isinstance(factor, Tensor) and factor.numel() > 1:  # copies that differ
+        return Moments(mean, variance)
+    sizes = (1,) * (mean.dim() - x.mean.dim()) + tuple(x.mean.shape)
+    counts = tuple(new // old if old else 1 for new, old in zip(mean.shape, sizes, strict=True))
+    return CopiedMoments(mean, variance, counts)
+
+
+def is_one_per_channel(x: Moments, result: Tensor) -> bool:
+    """Whether x is (batch, channels, 1, …) and the result has more positions: a gate, or a bias."""
+    old, new = x.mean.shape, result.shape
+    return len(old) == len(new) > 2 and old[:2] == new[:2] and old[2:].numel() == 1
 
 
 def _origin(x: Moments) -> tuple[Moments, float | Tensor]:
@@ -182,10 +207,12 @@ def _reduced(
         x = _reduced(reduce, x, positions, True, dtype) if positions else x
         x = x.diagonal()
     n = math.prod(x.mean.shape[d] for d in dims) if reduce is Tensor.mean else 1
+    # c copies of one element sum to c² of its variance, not c.
+    copies = math.prod(x.counts[d] for d in dims) if isinstance(x, CopiedMoments) else 1
     return map_within_channels(
         x,
         lambda v: reduce(v, dims, keepdim=keepdim, dtype=dtype),
-        squared=lambda v: reduce(v, dims, keepdim=keepdim, dtype=dtype) / n,
+        squared=lambda v: reduce(v, dims, keepdim=keepdim, dtype=dtype) * (copies / n),
     )
 
 

@@ -22,7 +22,12 @@ from penumbra.propagation.layers import (
     MonteCarloBatchNorm,
     MultiplicativeGaussianNoise,
 )
-from penumbra.propagation.moments import ChannelMoments, Moments, own_and_shared
+from penumbra.propagation.moments import (
+    ChannelMoments,
+    Moments,
+    SimplexMoments,
+    own_and_shared,
+)
 from penumbra.propagation.registry import layer, noise
 
 # SELU's value at -∞: the value of dropped elements in alpha dropout.
@@ -44,6 +49,9 @@ def _multiplied(x: Tensor | Moments, noise_variance: float) -> Tensor | Moments:
         return x
     if not isinstance(x, Moments):
         return Moments(x, x.square().mul_(noise_variance))
+    if isinstance(x, SimplexMoments) and x.dropped is None:
+        dropped = (x.mean.square() + x.variance) * noise_variance
+        return SimplexMoments(x.mean, x.variance + dropped, x.spread, dropped)
     return _with_noise(x, (x.mean.square() + x.variance) * noise_variance)
 
 

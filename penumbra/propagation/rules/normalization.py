@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -124,3 +125,44 @@ def _instance_norm_layer(module_type: type[nn.Module], dimensions: int) -> None:
 _instance_norm_layer(nn.InstanceNorm1d, 1)
 _instance_norm_layer(nn.InstanceNorm2d, 2)
 _instance_norm_layer(nn.InstanceNorm3d, 3)
+
+
+def _of_unit_length(x: Moments, unit: Tensor, inverse: Tensor, dims: Any, n: int) -> Tensor:
+    """First-order variance of u = x √n / ‖x‖ over `dims`, where ∂u_i/∂x_j = (δ_ij - u_i u_j/n)/s:
+
+    Var[u_i] = (V_i (1 - 2 u_i²/n) + u_i² Σ_j u_j² V_j / n²) / s²,    s = ‖x‖/√n.
+    """
+    squares = unit.square()
+    total = (squares * x.variance).sum(dims, keepdim=True) / n**2
+    variance = x.variance * (1 - 2 * squares / n) + squares * total
+    return variance.clamp(min=0) * inverse.square()
+
+
+@rule(F.rms_norm, torch.rms_norm)
+def rms_norm(
+    x: Moments, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+) -> Moments:
+    """x / √(mean of squares + ε) over the last dimensions; first order (see `_of_unit_length`)."""
+    dims = tuple(range(-len(normalized_shape), 0))
+    eps = torch.finfo(x.mean.dtype).eps if eps is None else eps
+    inverse = (x.mean.square().mean(dims, keepdim=True) + eps).rsqrt()
+    n = math.prod(x.mean.shape[dim] for dim in dims)
+    variance = _of_unit_length(x, x.mean * inverse, inverse, dims, n)
+    if weight is not None:
+        variance = variance * weight.square()
+    return Moments(F.rms_norm(x.mean, normalized_shape, weight, eps), variance)
+
+
+layer(nn.RMSNorm, F.rms_norm, "normalized_shape", "weight", "eps")
+
+
+@rule(F.normalize)
+def normalize(
+    x: Moments, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None
+) -> Moments:
+    """x / ‖x‖ along a dimension; first order (see `_of_unit_length`, with n = 1)."""
+    if p != 2:
+        raise PropagationError(f"F.normalize has a rule for p=2, not {p}")
+    inverse = 1 / x.mean.norm(2, dim, keepdim=True).clamp(min=eps)
+    unit = x.mean * inverse
+    return Moments(unit, _of_unit_length(x, unit, inverse, dim, 1))

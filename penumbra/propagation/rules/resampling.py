@@ -9,7 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from penumbra.propagation.errors import PropagationError
-from penumbra.propagation.moments import MixedMoments, Moments, map_within_channels
+from penumbra.propagation.moments import (
+    ChannelMoments,
+    MixedMoments,
+    Moments,
+    map_within_channels,
+)
 from penumbra.propagation.registry import layer, rule
 
 
@@ -55,6 +60,9 @@ def interpolate(
             variance = (variance.movedim(2 + axis, -1) @ factor).movedim(-1, 2 + axis)
         return variance
 
+    if x.mean.shape[2:].numel() == 1 and not isinstance(x, ChannelMoments):
+        # One value for each channel, everywhere the same: noise that the channel shares.
+        x = ChannelMoments(x.mean, None, (x.std,))
     alike = isinstance(x, MixedMoments) and x.dim == -1 - dimensions
     return map_within_channels(x, resample, squared=squared, alike=alike)
 

@@ -1,4 +1,4 @@
-"""Smooth activations without a closed form: softplus, GELU and SiLU.
+"""Smooth activations without a closed form: softplus, GELU, SiLU, Mish and hardswish.
 
 Their moments are integrated numerically, by a rule that depends on the width of the Gaussian:
 
@@ -32,15 +32,16 @@ _POINTS, _WEIGHTS = (part.tolist() for part in np.polynomial.legendre.leggauss(_
 
 @dataclass(frozen=True)
 class Smooth:
-    """An activation f and, for x > 0, its remainder r(x) = |f(x) - relu(x)| = f(-x).
+    """An activation f and, for x > 0, its remainders f(-x) and f(x) - x to a ReLU.
 
-    Beyond `reach` r is below 2e-6.
+    The second is `above`, or the same as the first. Beyond `reach` both are below 2e-6.
     """
 
     function: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
     remainder: Callable[[float], float]
     reach: float
+    above: Callable[[float], float] | None = None
 
     def jacobian(self, x: Moments) -> Moments:
         """f'(μ)² Var[x]."""
@@ -71,9 +72,15 @@ class Smooth:
             r = self.remainder(node)
             share = 0.5 * self.reach * weight * r
             above, below = density((node - x.mean) / std), density((node + x.mean) / std)
+            if self.above is not None and r != 0:
+                s = self.above(node)
+                # The share of the one side, times the ratio of the two remainders.
+                above, r_above = above * (s / r), s
+            else:
+                r_above = r
             # The excess of f over the ReLU, and of f² over its square.
             first = first + share * (below + above)
-            second = second + share * (r * below + (r + 2 * node) * above)
+            second = second + share * (r * below + (r_above + 2 * node) * above)
         first, second = first / std, second / std
         limit, variance = rectified(x.mean, x.variance)
         variance = variance + second - first * (2 * limit + first)  # E[f²] - E[f]²
@@ -104,6 +111,28 @@ _TANH_GELU = Smooth(
 )  # fmt: skip
 
 
+def _mish_slope(v: Tensor) -> Tensor:
+    bent = torch.tanh(F.softplus(v))
+    return bent + v * (1 - bent.square()) * torch.sigmoid(v)
+
+
+_MISH = Smooth(
+    F.mish, _mish_slope,
+    lambda x: -x * math.tanh(math.log1p(math.exp(-x))), reach=18,
+    above=lambda x: x * (math.tanh(x + math.log1p(math.exp(-x))) - 1),
+)  # fmt: skip
+_HARDSWISH = Smooth(
+    F.hardswish,
+    lambda v: torch.where(v.abs() < 3, (2 * v + 3) / 6, (v > 0).to(v)),
+    lambda x: x * min(x - 3, 0.0) / 6, reach=3,
+)  # fmt: skip
+
+# As a function of -x it is softplus without a threshold.
+_MINUS_LOGSIGMOID = Smooth(
+    lambda v: -F.logsigmoid(-v), torch.sigmoid, lambda x: math.log1p(math.exp(-x)), reach=16
+)
+
+
 def _softplus(threshold: float) -> Smooth:
     """Softplus of rate one; torch returns v itself where it is above the threshold."""
     return Smooth(
@@ -125,6 +154,22 @@ def _smooth_rules(form: str, apply: Callable[[Smooth, Moments], Moments]) -> Non
         """x Φ(x), or its form with tanh."""
         return apply(_GELU if approximate == "none" else _TANH_GELU, x)
 
+    @rule(F.mish, smooth=form)
+    def mish(x: Moments, inplace: bool = False) -> Moments:
+        """x tanh(softplus(x))."""
+        return apply(_MISH, x)
+
+    @rule(F.hardswish, smooth=form)
+    def hardswish(x: Moments, inplace: bool = False) -> Moments:
+        """x clamp(x + 3, 0, 6) / 6 (MobileNetV3)."""
+        return apply(_HARDSWISH, x)
+
+    @rule(F.logsigmoid, smooth=form)
+    def log_sigmoid(x: Moments) -> Moments:
+        """-softplus(-x)."""
+        result = apply(_MINUS_LOGSIGMOID, Moments(-x.mean, x.variance))
+        return Moments(-result.mean, result.variance)
+
     @rule(F.softplus, smooth=form)
     def softplus(x: Moments, beta: float = 1.0, threshold: float = 20.0) -> Moments:
         """log(1 + e^(βx)) / β."""
@@ -137,4 +182,7 @@ _smooth_rules("moment", Smooth.moment)
 _smooth_rules("jacobian", Smooth.jacobian)
 layer(nn.SiLU, F.silu)
 layer(nn.GELU, F.gelu, "approximate")
+layer(nn.Mish, F.mish)
+layer(nn.Hardswish, F.hardswish)
+layer(nn.LogSigmoid, F.logsigmoid)
 layer(nn.Softplus, F.softplus, "beta", "threshold")

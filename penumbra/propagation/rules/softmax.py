@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from penumbra.propagation.moments import MixedMoments, Moments
+from penumbra.propagation.moments import MixedMoments, Moments, SimplexMoments
 from penumbra.propagation.registry import layer, rule
 from penumbra.propagation.rules.one_vs_rest import (
     LogOdds,
@@ -19,6 +19,7 @@ from penumbra.propagation.rules.one_vs_rest import (
     log_odds_of_factors,
     probabilities,
 )
+from penumbra.propagation.rules.simplex import of_scores
 from penumbra.propagation.strips import in_strips
 
 layer(nn.Softmax, F.softmax, "dim")
@@ -33,7 +34,11 @@ def softmax(x: Moments, dim: int | None = None, _stacklevel: Any = 3, dtype: Any
     """
     dim = _class_dimension(x) if dim is None else dim
     s = torch.softmax(x.mean, dim, dtype=_dtype(_stacklevel, dtype))
-    return Moments(s, s.square() * _log_softmax_variance(s, x.variance.to(s.dtype), dim))
+    spread = x.variance.to(s.dtype)
+    variance = s.square() * _log_softmax_variance(s, spread, dim)
+    if dim not in (-1, s.dim() - 1):
+        return Moments(s, variance)
+    return SimplexMoments(s, variance, lambda: of_scores(x.mean.to(s.dtype), spread))
 
 
 @rule(F.log_softmax, torch.log_softmax, "log_softmax", softmax="jacobian")

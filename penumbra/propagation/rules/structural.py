@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from penumbra.propagation.errors import PropagationError
 from penumbra.propagation.moments import (
     ChannelMoments,
+    CopiedMoments,
     MixedMoments,
     Moments,
     map_within_channels,
@@ -125,7 +126,16 @@ def shaped_like(x: Moments, other: Tensor | Moments) -> Moments:
         x = Moments(x, torch.zeros_like(x))
     shape = _mean_of(other).shape
     expands = x.mean.numel() != shape.numel()
-    return rearranged(x, lambda v: v.expand(shape) if expands else v.reshape(shape))
+    if expands:
+        return copied_to(x, shape)
+    return rearranged(x, lambda v: v.reshape(shape))
+
+
+def copied_to(x: Moments, shape: torch.Size) -> Moments:
+    """`x` expanded to a shape."""
+    sizes = (1,) * (len(shape) - x.mean.dim()) + tuple(x.mean.shape)
+    counts = tuple(new // old for new, old in zip(shape, sizes, strict=True))
+    return CopiedMoments(x.mean.expand(shape), x.variance.expand(shape), counts)
 
 
 layer(nn.Flatten, torch.flatten, "start_dim", "end_dim")
@@ -148,18 +158,33 @@ def _register_moves() -> None:
     """Functions of torch that are also methods of the same name, and methods."""
     for name in (
         "permute", "transpose", "swapaxes", "movedim", "squeeze", "unsqueeze", "unflatten", "flip",
-        "roll", "narrow", "select", "index_select", "gather", "tile", "chunk", "split", "unbind",
-        "tensor_split", "t", "broadcast_to", "repeat_interleave", "swapdims", "moveaxis",
+        "roll", "narrow", "select", "index_select", "gather", "chunk", "split", "unbind",
+        "tensor_split", "t", "swapdims", "moveaxis",
     ):  # fmt: skip
         _moving_rule(getattr(torch, name))
         _moving_rule(getattr(Tensor, name), name)  # x.permute(0, 2, 1) takes other arguments
-    for name in ("expand", "repeat"):
-        _moving_rule(getattr(Tensor, name), name)
     for function in (F.pixel_shuffle, F.pixel_unshuffle, F.channel_shuffle):
         _moving_rule(function)
 
 
 _register_moves()
+
+
+def _copying_rule(copy: Callable[..., Tensor], *targets: Any) -> None:
+    @rule(copy, *targets)
+    def copies(x: Moments, *arguments: Any, **named: Any) -> Moments:
+        """Every element several times; sums and means over the copies know that they are equal."""
+        mean, variance = copy(x.mean, *arguments, **named), copy(x.variance, *arguments, **named)
+        sizes = (1,) * (mean.dim() - x.mean.dim()) + tuple(x.mean.shape)
+        counts = tuple(new // old if old else 1 for new, old in zip(mean.shape, sizes, strict=True))
+        return CopiedMoments(mean, variance, counts)
+
+
+for _name in ("tile", "broadcast_to", "repeat_interleave"):
+    _copying_rule(getattr(torch, _name))
+    _copying_rule(getattr(Tensor, _name), _name)
+for _name in ("expand", "repeat"):
+    _copying_rule(getattr(Tensor, _name), _name)
 
 
 @rule(nn.Unflatten)
@@ -204,13 +229,16 @@ for _name in ("to", "float", "double", "half", "bfloat16", "type_as", "cpu", "cu
 
 
 @rule(getattr)
-def attribute(x: Moments, name: str) -> Any:
-    """Shape, type and device are exact; `.T` and `.mT` are transposes."""
+def attribute(x: Any, name: str) -> Any:
+    """Shape, type, device and flags are exact; `.T` and `.mT` are transposes."""
+    if not isinstance(x, Moments):  # a named tuple, such as torch.max returns
+        return getattr(x, name)
     if name in ("T", "mT"):
         return rearranged(x, lambda v: getattr(v, name))
-    if name not in ("shape", "ndim", "dtype", "device", "is_cuda"):
+    value = getattr(x.mean, name)
+    if value is None or isinstance(value, Tensor):
         raise PropagationError(f"the attribute .{name} of an uncertain value has no rule")
-    return getattr(x.mean, name)
+    return value
 
 
 def _query_rule(ask: Callable[..., Any], *targets: Any) -> None:
