@@ -159,7 +159,16 @@ class Bag:
 
     def decode(self, recorded: RawMessage) -> Any:
         """The message, with the fields that its definition names."""
-        return self._translation.decode(self.topic(recorded.topic).type, recorded.data)
+        kind = self.topic(recorded.topic).type
+        try:
+            return self._translation.decode(kind, recorded.data)
+        except PenumbraError:
+            raise
+        except Exception as error:  # rosbags raises many kinds of errors on damaged messages
+            raise PenumbraError(
+                f"a message of {printable(recorded.topic)} in {self.path} is damaged:"
+                f" {one_line(error)}"
+            ) from error
 
     def topic(self, name: str) -> Topic:
         """The topic of that name, or an error that lists the topics of the bag."""
