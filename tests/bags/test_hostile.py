@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import struct
@@ -28,6 +29,8 @@ from hostile_bags import (
     ros1_repeating,
     zstd_bomb,
 )
+from rosbags.interfaces import Nodetype
+from rosbags.typesys import Stores, get_typestore
 from small_drives import ros1_bag, small_drive
 
 from penumbra.bags import definition_text, open_bag, translation, write_drive
@@ -245,15 +248,20 @@ def test_code_in_a_definition_is_not_run(tmp_path, kind):
     assert [path.name for path in tmp_path.iterdir()] == ["a.mcap"]
 
 
-def test_without_the_check_of_names_code_would_be_run(tmp_path, monkeypatch):
-    """rosbags executes what it is given: this is what the check prevents."""
+def test_rosbags_executes_a_name_that_is_not_one(tmp_path, monkeypatch):
+    """What the check of names prevents, should the grammar of rosbags let such a name through."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(definition_text, "_check_names", lambda *_: None)
-    monkeypatch.setattr(definition_text._Shape, "check", lambda *_: (0, 0, 0))
-    path = mcap_of(tmp_path / "a.mcap", [INJECTIONS["the name of a type"]])
-    with open_bag(path, lambda text: None) as bag:
-        list(bag.raw())
-    assert (tmp_path / "taken over").exists()
+    hostile = {NAME: ([], [("a", (Nodetype.BASE, ("int8", 0)))])}
+    with contextlib.suppress(AttributeError):
+        get_typestore(Stores.EMPTY).register(hostile)
+    (tmp_path / "taken over").unlink()
+    monkeypatch.setattr(definition_text, "get_types_from_msg", lambda *_: hostile)
+    path = mcap_of(tmp_path / "a.mcap", [("a/msg/B", "ros2msg", "int8 a")])
+    told: list[str] = []
+    with open_bag(path, told.append) as bag:
+        assert len(list(bag.raw())) == 1
+    assert "is not the name of a type" in told[0]
+    assert not (tmp_path / "taken over").exists()
 
 
 RULE = "=" * 80
