@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import importlib
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ from types import ModuleType
 
 LONGEST = 1 << 16
 HANG = 5.0
-"""Seconds after which an input counts as endless: the process says where it is, and ends."""
+"""Seconds of computing after which an input counts as endless: the process says where it is, and
+ends. Where it only waits, it has twelve times as long, since others may need the processor."""
 CORPUS = Path(__file__).parent / "fuzzing" / "corpus"
 NOTABLE = [0, 1, 0x7F, 0x80, 0xFF, *b"\n :-[]{}&*!|>'\"%@`#,?<.\\~\t0e"]
 
@@ -74,9 +76,11 @@ def run(name: str, count: int, seed: int = 0, seconds: float | None = None) -> t
     run_one = target(name).run_one
     slowest = 0.0, b""
     end = None if seconds is None else time.monotonic() + seconds
+    faulthandler.register(signal.SIGPROF, file=sys.__stderr__, chain=True)
     for number, data in enumerate(mutated(corpus(name), count, seed)):
         start = time.process_time()
-        faulthandler.dump_traceback_later(HANG, exit=True, file=sys.__stderr__)
+        signal.setitimer(signal.ITIMER_PROF, HANG)
+        faulthandler.dump_traceback_later(12 * HANG, exit=True, file=sys.__stderr__)
         try:
             run_one(data)
         except BaseException as error:
@@ -84,6 +88,7 @@ def run(name: str, count: int, seed: int = 0, seconds: float | None = None) -> t
             raise
         finally:
             faulthandler.cancel_dump_traceback_later()
+            signal.setitimer(signal.ITIMER_PROF, 0)
         slowest = max(slowest, (time.process_time() - start, data))
         if end is not None and time.monotonic() > end:
             break

@@ -14,7 +14,14 @@ from mutation import corpus, mutated, run, target
 
 TESTS = Path(__file__).parent
 # As many as take a few seconds.
-COUNTS = {"manifest": 4000, "graph": 4000, "image": 6000, "bag_mcap": 1000, "bag_metadata": 300}
+COUNTS = {
+    "manifest": 4000,
+    "graph": 4000,
+    "image": 6000,
+    "bag_mcap": 1000,
+    "bag_metadata": 300,
+    "bag_db3": 700,
+}
 guided = pytest.mark.skipif(
     importlib.util.find_spec("atheris") is None, reason="no wheel of atheris for this Python"
 )
@@ -40,7 +47,7 @@ def test_random_mutation_finds_no_defect(name):
 @guided
 @pytest.mark.parametrize("name", TARGETS)
 def test_mutation_guided_by_coverage_finds_no_defect(name):
-    done = fuzz(name, "--runs", str(COUNTS.get(name, 1500)), "--by", "coverage")
+    done = fuzz(name, "--runs", str(COUNTS.get(name, 1500)), "--by", "coverage", "--hang", "120")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -62,17 +69,18 @@ def test_a_defect_ends_a_random_run_and_tells_its_input(monkeypatch, capsys):
     assert "planted: input 0 of seed 0" in capsys.readouterr().out
 
 
-def test_an_endless_input_ends_the_run():
+@pytest.mark.parametrize("endless", ["list(iter(int, 1))", "time.sleep(300)"])
+def test_an_endless_input_ends_the_run(endless):
     script = f"""
 import time, mutation
-mutation.HANG = 0.5
-mutation.target("planted").run_one = lambda data: time.sleep({mutation.HANG * 20})
+mutation.HANG = 0.2
+mutation.target("planted").run_one = lambda data: {endless}
 mutation.run("planted", 10)
 """
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=TESTS, capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == 1 and "Timeout" in done.stderr
+    assert done.returncode != 0 and "in run\n" in done.stderr
 
 
 def test_the_corpus_is_small():

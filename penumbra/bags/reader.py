@@ -62,7 +62,7 @@ def open_bag(path: Path, warn: Warn | None = None) -> Bag:
     `warn` gets one line for each defect that does not prevent reading (default: standard error).
     """
     path = Path(path)
-    warn = warn or _to_stderr
+    warn = warn or warn_on_stderr
     files = storage_files(path)
     try:
         return _opened(path, files, warn)
@@ -349,5 +349,6 @@ def _listed(names: list[str]) -> str:
     return ", ".join([*shown, *more])
 
 
-def _to_stderr(text: str) -> None:
+def warn_on_stderr(text: str) -> None:
+    """Print a warning in one line, whatever it contains."""
     print(f"penumbra: warning: {printable(text, LONGEST_LINE)}", file=sys.stderr)

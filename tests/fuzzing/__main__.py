@@ -42,6 +42,7 @@ def main() -> int:
     parser.add_argument("--by", choices=("coverage", "mutation"), help="default: what there is")
     parser.add_argument("--seed", type=int, default=1, help="of the random numbers")
     parser.add_argument("--found", type=Path, help="keep the inputs that reach new code here")
+    parser.add_argument("--hang", type=int, default=5, help="most seconds for an input (5)")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     there = importlib.util.find_spec("atheris") is not None
@@ -60,7 +61,7 @@ def main() -> int:
 def _in_a_child(name: str, arguments: argparse.Namespace, by: str) -> int:
     """Run one target in a process of its own, and print one line about it."""
     words = [sys.executable, "-m", "fuzzing", name, "--here", "--by", by]
-    words += ["--seed", str(arguments.seed)]
+    words += ["--seed", str(arguments.seed), "--hang", str(arguments.hang)]
     for option in ("runs", "seconds", "found"):
         value = getattr(arguments, option)
         if value is not None:
@@ -97,6 +98,7 @@ def _here(arguments: argparse.Namespace, by: str) -> int:
     if by == "coverage":
         return _by_coverage(arguments)
     _quiet_libraries()
+    mutation.HANG = arguments.hang
     runs = arguments.runs or 10**9
     seconds = None if arguments.runs else arguments.seconds or 60
     count = 0
@@ -127,7 +129,7 @@ def _by_coverage(arguments: argparse.Namespace) -> int:
         options = [
             limit or f"-max_total_time={arguments.seconds or 60}",
             f"-seed={arguments.seed}",
-            f"-timeout={int(mutation.HANG)}",
+            f"-timeout={arguments.hang}",
             f"-rss_limit_mb={MEMORY_MB}",
             f"-max_len={mutation.LONGEST if 'bag' in arguments.target else 8192}",
             "-print_final_stats=1",
