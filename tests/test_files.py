@@ -1,4 +1,4 @@
-"""Two folders change places in one step, or a bundle is replaced in two where that is impossible."""
+"""Two folders change places in one step; where that is impossible, a bundle takes two."""
 
 from __future__ import annotations
 

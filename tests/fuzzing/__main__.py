@@ -156,7 +156,7 @@ def _statistics(count: int, slowest: float) -> None:
 
 def _quiet_libraries() -> None:
     """Discard what libjpeg and libpng print about every image, but keep Python's own errors."""
-    sys.stderr = os.fdopen(os.dup(2), "w")
+    sys.stderr = sys.__stderr__ = os.fdopen(os.dup(2), "w")
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123
         os.dup2(nowhere.fileno(), 2)
 
