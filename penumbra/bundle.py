@@ -26,7 +26,14 @@ from typing import Any
 
 from penumbra.errors import PenumbraError
 from penumbra.external_data import refuse_external_data
-from penumbra.files import check_digest, check_files, missing, plain_name, read_regular
+from penumbra.files import (
+    check_digest,
+    check_files,
+    exchange,
+    missing,
+    plain_name,
+    read_regular,
+)
 from penumbra.manifest import (
     EXPORT_AGAIN,
     SCHEMA_VERSION,
@@ -295,6 +302,8 @@ def _swap(staged: Path, target: Path, old: Path) -> None:
     """Replace `target` by `staged`; the previous folder moves to `old`, or back on failure."""
     if not target.exists():
         staged.rename(target)
+        return
+    if exchange(staged, target):  # a process that is killed leaves one bundle or the other
         return
     target.rename(old)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import os
@@ -16,6 +17,7 @@ from penumbra.errors import PenumbraError
 from penumbra.text import printable
 
 BLOCK = 1 << 20
+_WORKING_FOLDER, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -43,6 +45,23 @@ def write_atomically(path: Path, data: bytes | memoryview | str, mode: int | Non
             f"cannot write {path} ({size:.1f} MiB): {error.strerror}; free some space or choose "
             "another folder"
         ) from error
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Swap two files or folders in one step, so that both names exist at every moment.
+
+    False, and nothing is done, where the kernel or the file system cannot: only Linux can.
+    """
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    first, second = (ctypes.c_char_p(os.fsencode(path.absolute())) for path in (one, other))
+    if rename(_WORKING_FOLDER, first, _WORKING_FOLDER, second, ctypes.c_uint(_EXCHANGE)) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(other))
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def convert_bag(
                 del chosen[topic.name]
         if not chosen:
             raise PenumbraError(f"nothing in {source} can be converted")
-        with BagWriter(out, storage, {"source": source.name}, bag.store) as copy:
+        with BagWriter(out, storage, {"source": source.name}, bag.store, warn) as copy:
             for topic in chosen.values():
                 copy.add_topic(topic.name, topic.type, topic.latched, topic.reliable)
             total = sum(topic.count for topic in chosen.values())

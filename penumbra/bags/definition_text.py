@@ -9,6 +9,9 @@ bag of real robots has.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
+from collections.abc import Mapping
+from typing import Any
 
 from rosbags.interfaces import MessageDefinition, MessageDefinitionFormat, Nodetype
 from rosbags.interfaces.typing import FieldDesc, Typesdict
@@ -64,10 +67,11 @@ class DefinitionReader:
             found = self._of_msg(text, type_name)
         for name, (constants, fields) in found.items():
             _check_names(name, [c[0] for c in constants], fields)
-        self._known = {**found, **self._known}
-        shape = _Shape({**self._known, **found})
+        shape = _Shape(ChainMap(found, self._known))
         for name in found:
             shape.check(name)
+        for name, parsed in found.items():  # of two definitions, the first stays
+            self._known.setdefault(name, parsed)
         return found
 
     def _of_msg(self, text: str, type_name: str) -> Typesdict:
@@ -114,7 +118,7 @@ class DefinitionReader:
 class _Shape:
     """How deep and how large the messages of each type are."""
 
-    def __init__(self, types: Typesdict) -> None:
+    def __init__(self, types: Mapping[str, Any]) -> None:
         self._types = types
         self._sizes: dict[str, tuple[int, int, int]] = {}
 

@@ -62,7 +62,7 @@ def open_bag(path: Path, warn: Warn | None = None) -> Bag:
     `warn` gets one line for each defect that does not prevent reading (default: standard error).
     """
     path = Path(path)
-    warn = warn or _to_stderr
+    warn = warn or warn_on_stderr
     files = storage_files(path)
     try:
         return _opened(path, files, warn)
@@ -159,7 +159,16 @@ class Bag:
 
     def decode(self, recorded: RawMessage) -> Any:
         """The message, with the fields that its definition names."""
-        return self._translation.decode(self.topic(recorded.topic).type, recorded.data)
+        kind = self.topic(recorded.topic).type
+        try:
+            return self._translation.decode(kind, recorded.data)
+        except PenumbraError:
+            raise
+        except Exception as error:  # rosbags raises many kinds of errors on damaged messages
+            raise PenumbraError(
+                f"a message of {printable(recorded.topic)} in {self.path} is damaged:"
+                f" {one_line(error)}"
+            ) from error
 
     def topic(self, name: str) -> Topic:
         """The topic of that name, or an error that lists the topics of the bag."""
@@ -340,5 +349,6 @@ def _listed(names: list[str]) -> str:
     return ", ".join([*shown, *more])
 
 
-def _to_stderr(text: str) -> None:
+def warn_on_stderr(text: str) -> None:
+    """Print a warning in one line, whatever it contains."""
     print(f"penumbra: warning: {printable(text, LONGEST_LINE)}", file=sys.stderr)

@@ -18,6 +18,7 @@ from penumbra.bags.ros1_file import Ros1File, salvage_ros1
 from penumbra.bags.sqlite3_file import Sqlite3File, salvage_sqlite3
 from penumbra.bags.stored import Found, Storage
 from penumbra.errors import PenumbraError
+from penumbra.files import read_regular
 
 PACKED = ".zstd"  # appended to the name of a file that rosbag2 has compressed as a whole
 METADATA = "metadata.yaml"
@@ -25,9 +26,10 @@ _OPEN: dict[str, Callable[[Path], Storage]] = {
     ".mcap": McapFile, ".db3": Sqlite3File, ".bag": Ros1File
 }  # fmt: skip
 _SALVAGE = {".mcap": salvage_mcap, ".db3": salvage_sqlite3, ".bag": salvage_ros1}
-# Errors that a parser raises on damaged bytes.
+# Errors that a parser raises on damaged bytes; SQLite, where a page states an absurd size, asks for
+# memory that there is not.
 _END = (EOFError, OSError, struct.error, KeyError, IndexError, ValueError, OverflowError,
-        sqlite3.Error)  # fmt: skip
+        sqlite3.Error, MemoryError)  # fmt: skip
 _LARGEST_METADATA = 2 * MIB
 _DEEPEST_METADATA = 16  # lists within lists; 7 as rosbag2 writes it
 
@@ -46,7 +48,9 @@ def storage_files(path: Path) -> list[Path]:
         raise PenumbraError(f"no bag {path}")
     if path.is_dir():
         names = ("*.mcap", "*.db3", f"*.mcap{PACKED}", f"*.db3{PACKED}")
-        files = sorted((f for name in names for f in path.glob(name)), key=_by_numbers)
+        # A FIFO would block for ever, and a device may never end.
+        found = (file for name in names for file in path.glob(name) if file.is_file())
+        files = sorted(found, key=_by_numbers)
         if not files and not (path / METADATA).is_file():
             raise PenumbraError(
                 f"{path} is not a bag: it has neither {METADATA} nor .mcap nor .db3"
@@ -74,10 +78,11 @@ def salvage(file: Path, damage: Callable[[Exception], None] = lambda error: None
 
 def read_metadata(folder: Path) -> FolderMetadata:
     """Read metadata.yaml; a file that is missing or damaged raises errors of several kinds."""
-    file = folder / METADATA
-    if file.stat().st_size > _LARGEST_METADATA:
-        raise ValueError(f"{METADATA} is larger than {_LARGEST_METADATA // MIB} MiB")
-    information = _plain_yaml(file.read_text())["rosbag2_bagfile_information"]
+    try:
+        text = read_regular(folder / METADATA, _LARGEST_METADATA, follow=True).decode()
+    except PenumbraError as error:  # damaged, but the files beside it may be whole
+        raise ValueError(str(error)) from error
+    information = _plain_yaml(text)["rosbag2_bagfile_information"]
     files = [folder / PurePath(name).name for name in information["relative_file_paths"]]
     missing = [file.name for file in files if not file.is_file()]
     if missing:

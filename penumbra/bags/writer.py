@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
+import shlex
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,11 +26,15 @@ from rosbags.rosbag2 import StoragePlugin, Writer, WriterError
 from rosbags.typesys.store import Typestore
 
 from penumbra.bags.messages import jazzy
+from penumbra.bags.reader import warn_on_stderr
 from penumbra.errors import PenumbraError
+from penumbra.text import printable
 
 STORAGES = ("mcap", "sqlite3")
 VERSION: Final = 9  # of rosbag2's metadata, as Jazzy writes it
 _FOREVER = QosTime(9223372036, 854775807)
+_WORK = re.compile(r"\.(.+)\.[a-z0-9_]{8}")  # the name of a folder in which a bag is written
+_SHOWN = 5  # leftovers named in one line
 
 
 def offered(latched: bool = False, reliable: bool = True) -> Qos:
@@ -53,7 +60,8 @@ class BagWriter:
             bag.write("/camera/image_raw", IMAGE, stamp_ns, message)
 
     A message is one built by penumbra.bags.messages, or its CDR.
-    Message definitions are embedded. `notes` go into the bag's metadata.
+    Message definitions are embedded. `notes` go into the bag's metadata. `warn` gets one line if a
+    killed run has left a recording beside `path` (default: standard error).
     """
 
     def __init__(
@@ -62,8 +70,10 @@ class BagWriter:
         storage: str = "mcap",
         notes: Mapping[str, str] | None = None,
         store: Typestore | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         self.path = Path(path)
+        self._warn = warn or warn_on_stderr
         self.store = store or jazzy()
         self.count = 0
         self._notes = dict(notes or {})
@@ -76,9 +86,13 @@ class BagWriter:
     def __enter__(self) -> BagWriter:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            _tell_leftovers(self.path.parent, self._warn)
             prefix = f".{self.path.name}."
             self._work = Path(tempfile.mkdtemp(prefix=prefix, dir=self.path.parent))
             self._work.chmod(0o755)  # mkdtemp makes it 0700, but others read the bag
+            # Released when the process ends, however it does: see `leftovers`.
+            self._lock = os.open(self._work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
             raise self._failure(error) from error
         # The storage file is named after its folder, which therefore needs the final name.
@@ -139,11 +153,43 @@ class BagWriter:
             raise self._failure(failure) from failure
         finally:
             shutil.rmtree(self._work, ignore_errors=True)
+            os.close(self._lock)
 
     def _failure(self, error: Exception) -> PenumbraError:
         reason = getattr(error, "strerror", None) or error
         return PenumbraError(
             f"cannot write {self.path}: {reason}; free some space or choose another folder"
+        )
+
+
+def leftovers(folder: Path) -> Iterator[Path]:
+    """The unfinished bags in `folder` whose writers were killed; those being written are locked."""
+    for work in sorted(folder.glob(".*.*")):
+        name = _WORK.fullmatch(work.name)
+        if name is None or work.is_symlink() or not (work / name[1]).is_dir():
+            continue
+        try:
+            descriptor = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:  # of another user, or just removed
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield work / name[1]
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(descriptor)
+
+
+def _tell_leftovers(folder: Path, warn: Callable[[str], None]) -> None:
+    found = list(leftovers(folder))
+    if found:
+        first, work = (shlex.quote(printable(path)) for path in (found[0], found[0].parent))
+        shown = ", ".join(printable(path) for path in found[:_SHOWN])
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        warn(
+            f"a run that was killed has left {shown}{more}: `penumbra bag convert {first} --out"
+            f" NAME` recovers what is in it, `rm -r {work}` deletes it"
         )
 
 

@@ -51,7 +51,11 @@ class Recorder:
         self.on_message: Callable[[str, int | None], None] = lambda topic, header: None
         """Called with the topic and header stamp of every recorded message."""
         self.bag = BagWriter(
-            recording.out, recording.storage, {"source": "penumbra replay"}, self._types.store
+            recording.out,
+            recording.storage,
+            {"source": "penumbra replay"},
+            self._types.store,
+            warn,
         )
         session.node.create_timer(DISCOVERY, self.discover)
 
