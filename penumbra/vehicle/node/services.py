@@ -18,6 +18,8 @@ from rclpy.service import Service
 from penumbra.text import printable
 from penumbra.vehicle.node.logs import LOG_PERIOD
 
+LONGEST_LABEL = 40  # characters
+
 
 class CallbackErrors:
     """Counts the errors of callbacks, and the transitions requested from outside."""
@@ -46,6 +48,8 @@ class CallbackErrors:
 
         def protected(request: Any, response: Any) -> Any:
             if kind is ChangeState:
+                # rcl logs an unknown label as it is, with escape sequences and line breaks.
+                request.transition.label = printable(request.transition.label, LONGEST_LABEL)
                 self._note_transition(request)
             try:
                 return answer(request, response)
@@ -57,7 +61,7 @@ class CallbackErrors:
 
     def _note_transition(self, request: ChangeState.Request) -> None:
         asked = request.transition
-        label = printable(asked.label, 40) or str(asked.id)
+        label = asked.label or str(asked.id)
         if len(self.transitions) < 100 or label in self.transitions:  # labels are arbitrary
             self.transitions[label] += 1
         state = self._node._state_machine.current_state[1]
