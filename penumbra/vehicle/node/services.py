@@ -6,6 +6,7 @@ parameter type from any participant is enough. Here it is logged and counted.
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from penumbra.text import printable
 from penumbra.vehicle.node.logs import LOG_PERIOD
 
 LONGEST_LABEL = 40  # characters
+TYPE_HASH = re.compile("RIHS01_[0-9a-f]{64}")  # of REP 2016
 
 
 class CallbackErrors:
@@ -47,6 +49,8 @@ class CallbackErrors:
         kind: Any = service.srv_type
 
         def protected(request: Any, response: Any) -> Any:
+            if hasattr(request, "type_hash") and not TYPE_HASH.fullmatch(request.type_hash):
+                return kind.Response(failure_reason="the type hash is invalid")  # rcl logs it raw
             if kind is ChangeState:
                 # rcl logs an unknown label as it is, with escape sequences and line breaks.
                 request.transition.label = printable(request.transition.label, LONGEST_LABEL)

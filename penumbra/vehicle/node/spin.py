@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import rclpy
 from rclpy.exceptions import InvalidNodeNameException, NameValidationException
+from rclpy.logging import LoggingSeverity, set_logger_level
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
@@ -63,6 +64,8 @@ def run_node(
 
 def _init(arguments: Sequence[str] | None) -> None:
     """Initialise rclpy; it raises RCLError, ValueError and others on an invalid command line."""
+    # Its own line about the same error would be a second one, with nothing in it.
+    set_logger_level("rcl", LoggingSeverity.FATAL)
     try:
         rclpy.init(
             args=None if arguments is None else list(arguments),
@@ -72,6 +75,8 @@ def _init(arguments: Sequence[str] | None) -> None:
         raise PenumbraError(
             f"invalid ROS arguments: {printable(' '.join(str(error).split()), LONGEST_LINE)}"
         ) from error
+    finally:
+        set_logger_level("rcl", LoggingSeverity.UNSET)
 
 
 def exit_despite_threads(code: int) -> None:

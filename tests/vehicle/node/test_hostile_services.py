@@ -18,6 +18,7 @@ from hostile_requests import TEXTS, Requests, service_type
 from lifecycle_msgs.srv import ChangeState
 from perception import STUB_NODE, NodeProcess, Peer, resident, running
 from rcl_interfaces.srv import GetParameters, ListParameters, SetParameters
+from rclpy._rclpy_pybind11 import NodeNameNonExistentError
 
 from penumbra.vehicle.node import parameters
 
@@ -129,7 +130,10 @@ def services_of(peer: Peer) -> dict[str, Any]:
     """The services of the node by introspection: last part of the name, and type."""
 
     def found() -> dict[str, Any]:
-        pairs = peer.node.get_service_names_and_types_by_node("penumbra", "/")
+        try:
+            pairs = peer.node.get_service_names_and_types_by_node("penumbra", "/")
+        except NodeNameNonExistentError:  # not discovered yet
+            return {}
         return {name.rpartition("/")[2]: service_type(kinds[0]) for name, kinds in pairs}
 
     peer.wait(lambda: set(found()) >= KNOWN, "all services")
