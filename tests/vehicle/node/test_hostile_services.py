@@ -171,7 +171,9 @@ def restore(peer: Peer, start: dict[str, Any]) -> None:
 
 
 def good_since(drive: Drive, first: int) -> bool:
-    return any(alert.header.frame_id and alert.level == alert.OK for _, alert in drive.alerts[first:])
+    return any(
+        alert.header.frame_id and alert.level == alert.OK for _, alert in drive.alerts[first:]
+    )
 
 
 def assert_log_of_the_node(node: NodeProcess) -> None:
