@@ -88,6 +88,32 @@ def camera_infos(seed: int, count: int) -> Iterator[CameraInfo]:
         yield _with_header(info, choose)
 
 
+def payloads(seed: int, count: int, whole: bytes) -> Iterator[bytes]:
+    """Bytes that are hardly a message: `whole` is a serialised one, which they resemble.
+
+    None is empty: after an empty one Fast DDS delivers nothing more of the same reliable publisher.
+    """
+    choose = random.Random(seed)
+    for _ in range(count):
+        data = bytearray(whole)
+        how = choose.choice(["random", "truncated", "damaged", "length", "header"])
+        if how == "random":
+            data = bytearray(choose.randbytes(choose.choice([4, 5, 8, 20, 300])))
+        elif how == "truncated":
+            data = data[: choose.randrange(4, len(data))]
+        elif how == "damaged":
+            for _ in range(8):
+                data[choose.randrange(len(data))] = choose.randrange(256)
+        elif how == "length":  # of a string or sequence, wherever there is one
+            place = 4 * choose.randrange(1, max(2, min(len(data), 80) // 4))
+            data[place : place + 4] = choose.choice([2**31 - 1, 2**32 - 1, 10**6]).to_bytes(
+                4, "little"
+            )
+        else:  # another encoding of CDR
+            data[:4] = choose.randbytes(4)
+        yield bytes(data)
+
+
 def _with_header(message, choose: random.Random):
     """A stamp that is zero, in the past or in the future, and any frame."""
     message.header.stamp = Time(

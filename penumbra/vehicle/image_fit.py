@@ -9,7 +9,7 @@ import numpy as np
 
 from penumbra.vehicle.conversions import ConversionError
 
-LARGEST = 2**20  # pixels of the input of a network without a working size: bounds its memory
+LARGEST = 5 * 2**17  # pixels of the input of a network without a working size: bounds its memory
 LEAST_SIDE = 16  # pixels
 MOST_STRETCH = 4.0  # by which an image may be enlarged or distorted
 

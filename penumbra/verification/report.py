@@ -131,7 +131,7 @@ def _truth(truth: Mapping[str, Figures]) -> str:
     if not truth:
         return "<p>The bag has no ground truth for this task.</p>"
     rows = [
-        (TITLES.get(name, name), number(truth[OURS][name]), number(truth[SAMPLED][name]))
+        (escape(TITLES.get(name, name)), number(truth[OURS][name]), number(truth[SAMPLED][name]))
         for name in truth[OURS]
     ]
     return table(("figure", "propagated, in the node", "Monte Carlo"), rows)
@@ -154,7 +154,7 @@ def _coverage(coverage: Mapping[str, Sequence[Figures]]) -> str:
 
 def _speed(speed: SpeedFacts, runner: str) -> str:
     rows = [
-        (f"node, {runner}: inference", _time(speed.node_infer_s), ""),
+        (f"node, {escape(runner)}: inference", _time(speed.node_infer_s), ""),
         ("node: from arrival of the image to its last output", _time(speed.node_total_s), ""),
     ]
     rows += [

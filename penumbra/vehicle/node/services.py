@@ -6,6 +6,7 @@ parameter type from any participant is enough. Here it is logged and counted.
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from rclpy.service import Service
 
 from penumbra.text import printable
 from penumbra.vehicle.node.logs import LOG_PERIOD
+
+LONGEST_LABEL = 40  # characters
+TYPE_HASH = re.compile("RIHS01_[0-9a-f]{64}")  # of REP 2016
 
 
 class CallbackErrors:
@@ -45,7 +49,11 @@ class CallbackErrors:
         kind: Any = service.srv_type
 
         def protected(request: Any, response: Any) -> Any:
+            if hasattr(request, "type_hash") and not TYPE_HASH.fullmatch(request.type_hash):
+                return kind.Response(failure_reason="the type hash is invalid")  # rcl logs it raw
             if kind is ChangeState:
+                # rcl logs an unknown label as it is, with escape sequences and line breaks.
+                request.transition.label = printable(request.transition.label, LONGEST_LABEL)
                 self._note_transition(request)
             try:
                 return answer(request, response)
@@ -57,7 +65,7 @@ class CallbackErrors:
 
     def _note_transition(self, request: ChangeState.Request) -> None:
         asked = request.transition
-        label = printable(asked.label, 40) or str(asked.id)
+        label = asked.label or str(asked.id)
         if len(self.transitions) < 100 or label in self.transitions:  # labels are arbitrary
             self.transitions[label] += 1
         state = self._node._state_machine.current_state[1]

@@ -11,12 +11,13 @@ from typing import TypeVar
 
 import rclpy
 from rclpy.exceptions import InvalidNodeNameException, NameValidationException
-from rclpy.executors import SingleThreadedExecutor
+from rclpy.logging import LoggingSeverity, set_logger_level
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from penumbra.errors import PenumbraError
 from penumbra.text import LONGEST_LINE, printable
+from penumbra.vehicle.node.executor import SurvivingExecutor
 from penumbra.vehicle.node.large_images import make_room_for_images
 
 AnyNode = TypeVar("AnyNode", bound=Node)
@@ -30,8 +31,8 @@ def run_node(
 ) -> int:
     """Run the node; exit code 0 after SIGINT or SIGTERM at any time.
 
-    What a callback raises goes to `on_error`, and the node goes on. PenumbraError, in one line, if
-    the command line is invalid.
+    What a callback raises, and what cannot be read, goes to `on_error`, and the node goes on.
+    PenumbraError, in one line, if the command line is invalid.
 
     rclpy's own handlers invalidate the context while it is in use: a signal during construction of
     the node, or before the first spin, ends in a traceback (observed on Jazzy). Here a signal only
@@ -47,7 +48,7 @@ def run_node(
             node = make_node()
         except (NameValidationException, InvalidNodeNameException) as error:  # by a remapping
             raise PenumbraError(printable(error, LONGEST_LINE)) from error
-        executor = SingleThreadedExecutor()
+        executor = SurvivingExecutor(lambda error: on_error(node, error))
         executor.add_node(node)
         while not stop.is_set():
             try:
@@ -63,6 +64,8 @@ def run_node(
 
 def _init(arguments: Sequence[str] | None) -> None:
     """Initialise rclpy; it raises RCLError, ValueError and others on an invalid command line."""
+    # Its own line about the same error would be a second one, with nothing in it.
+    set_logger_level("rcl", LoggingSeverity.FATAL)
     try:
         rclpy.init(
             args=None if arguments is None else list(arguments),
@@ -72,6 +75,8 @@ def _init(arguments: Sequence[str] | None) -> None:
         raise PenumbraError(
             f"invalid ROS arguments: {printable(' '.join(str(error).split()), LONGEST_LINE)}"
         ) from error
+    finally:
+        set_logger_level("rcl", LoggingSeverity.UNSET)
 
 
 def exit_despite_threads(code: int) -> None:
