@@ -24,7 +24,7 @@ from sensor_msgs.msg import Image
 
 from penumbra_msgs.msg import FrameStats, OodAlert
 
-TIMEOUT = 12.0  # seconds; only a failing test waits that long
+TIMEOUT = 60.0  # seconds; only a failing test waits that long
 RELIABLE = QoSProfile(depth=1000)
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 STUB_NODE = Path(__file__).with_name("stub_node.py")
