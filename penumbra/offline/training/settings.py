@@ -18,7 +18,7 @@ def option(default: Any, text: str) -> Any:
 class TrainingSettings:
     """Settings that all networks share."""
 
-    optimizer: str = option("adamw", "adamw or sgd")
+    optimizer: str = option("adamw", "adamw, muon or sgd")
     rate: float = option(1e-3, "learning rate")
     weight_decay: float = option(0.01, "of convolution weights")
     batch: int = option(8, "images per step, over all GPUs")

@@ -269,7 +269,7 @@ def test_a_loss_that_is_not_finite_is_an_error(tmp_path, linear_is_known):
         train(LineTask(), settings, tmp_path)
 
 
-@pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 0.05), ("sgd", 0.05)])
+@pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 0.05), ("muon", 0.05), ("sgd", 0.05)])
 def test_the_annealed_average_is_the_solution(tmp_path, linear_is_known, optimizer, rate):
     settings = TrainingSettings(
         optimizer, rate, 0.0, batch=8, warmup=5, steps=400, decay_steps=200, average=0.9
@@ -311,7 +311,7 @@ def test_another_optimizer_cannot_resume(tmp_path, linear_is_known):
 
 
 def test_an_unknown_optimizer_is_named(tmp_path):
-    with pytest.raises(PenumbraError, match="'lion': adamw or sgd"):
+    with pytest.raises(PenumbraError, match="'lion': adamw, muon or sgd"):
         train(LineTask(), TrainingSettings(optimizer="lion"), tmp_path)
 
 
