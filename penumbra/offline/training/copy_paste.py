@@ -57,30 +57,32 @@ class RareObjects:
             return None
         objects = self.by_class[random.integers(len(self.by_class))]
         chosen = objects[random.integers(len(objects))]
-        source, marks = self.data.images[chosen.frame], self.data.labels[chosen.frame]
-        # One more pixel on each side, for the soft edge.
-        box = np.s_[
-            max(chosen.top - 1, 0) : chosen.top + chosen.height + 1,
-            max(chosen.left - 1, 0) : chosen.left + chosen.width + 1,
-        ]
-        cut, mask = source[box], (marks[box] == chosen.number).astype(np.uint8)
+        source = self.data.images[chosen.frame]
+        cut, mask, top = self._cut_out(chosen)
         if random.random() < 0.5:
             cut, mask = cut[:, ::-1], mask[:, ::-1]
         height, width = label.shape
         room = max(1, round(_SHIFT * height))
-        lower = box[0].start + (height - source.shape[0]) + int(random.integers(-room, room + 1))
-        top = int(np.clip(lower, 0, max(0, height - mask.shape[0])))
+        top += height - source.shape[0] + int(random.integers(-room, room + 1))
+        top = int(np.clip(top, 0, max(0, height - mask.shape[0])))
         left = int(random.integers(max(1, width - mask.shape[1] + 1)))
-        rows, columns = (
-            slice(start, min(start + length, most))
-            for start, length, most in zip((top, left), mask.shape, (height, width), strict=True)
-        )
-        fits = np.s_[: rows.stop - rows.start, : columns.stop - columns.start]
+        cut, mask = cut[: height - top, : width - left], mask[: height - top, : width - left]
+        place = np.s_[top : top + mask.shape[0], left : left + mask.shape[1]]
         light = np.clip(image.mean() / max(1.0, source.mean()), 0.6, 1.6)
-        alpha = cv2.GaussianBlur(mask[fits].astype(np.float32), (3, 3), 0)[..., None]
-        mixed = image[rows, columns] * (1 - alpha) + np.minimum(cut[fits] * light, 255) * alpha
-        image[rows, columns] = mixed.astype(np.uint8)
+        alpha = cv2.GaussianBlur(mask.astype(np.float32), (3, 3), 0)[..., None]
+        mixed = image[place] * (1 - alpha) + np.minimum(cut * light, 255) * alpha
+        image[place] = mixed.astype(np.uint8)
         inside = np.zeros(label.shape, bool)
-        inside[rows, columns] = mask[fits] > 0
+        inside[place] = mask > 0
         label[inside] = chosen.number
         return inside, chosen.number
+
+    def _cut_out(self, chosen: RareObject) -> tuple[np.ndarray, np.ndarray, int]:
+        """The pixels of an object's box, its mask in it, and the box's first row.
+
+        The box has one more pixel on each side, for the soft edge.
+        """
+        top, left = max(chosen.top - 1, 0), max(chosen.left - 1, 0)
+        box = np.s_[top : chosen.top + chosen.height + 1, left : chosen.left + chosen.width + 1]
+        mask = (self.data.labels[chosen.frame][box] == chosen.number).astype(np.uint8)
+        return self.data.images[chosen.frame][box], mask, top
