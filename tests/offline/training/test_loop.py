@@ -304,6 +304,18 @@ def test_settings_can_change_on_resumption_and_the_data_continue(tmp_path, linea
     torch.testing.assert_close(after["model"]["linear.weight"], expected)
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
+def test_every_optimizer_resumes_exactly(tmp_path, linear_is_known, optimizer):
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    common = {"optimizer": optimizer, "rate": 0.05, "batch": 4, "warmup": 0, "decay_steps": 0}
+    train(LineTask(), TrainingSettings(steps=6, validate_every=6, **common), whole)
+    train(LineTask(), TrainingSettings(steps=3, validate_every=6, **common), parted)
+    train(LineTask(), TrainingSettings(steps=6, validate_every=6, **common), parted)
+    for part in ("model", "average"):
+        mine, theirs = load_state(whole)[part], load_state(parted)[part]
+        assert all(torch.equal(mine[key], theirs[key]) for key in mine)
+
+
 def test_another_optimizer_cannot_resume(tmp_path, linear_is_known):
     train(LineTask(), TrainingSettings(steps=1), tmp_path)
     with pytest.raises(PenumbraError, match="another network or optimizer"):
