@@ -14,10 +14,14 @@ QUOTED_PYTHON = {"build_scripts": {"executable": f'/usr/bin/env -S "{sys.executa
 
 
 def tree(folder: str) -> list[tuple[str, list[str]]]:
-    """Every file under `folder`, to be installed under share/penumbra at the same place."""
+    """Every file under `folder`, to be installed under share/penumbra at the same place.
+
+    Checkpoints, from which training goes on, stay in the repository.
+    """
     files_of: dict[str, list[str]] = {}
     for path in sorted(Path(folder).rglob("*")):
-        if path.is_file() and not path.name.startswith((".", "__")) and path.suffix != ".pyc":
+        kept = not path.name.startswith((".", "__")) and path.suffix != ".pyc"
+        if path.is_file() and kept and path.parent.name != "checkpoints":
             files_of.setdefault(f"{SHARE}/{path.parent.as_posix()}", []).append(path.as_posix())
     return list(files_of.items())
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import pytest
+import setuptools
 import yaml
 from catkin_pkg.package import InvalidPackage, parse_package
 
@@ -65,6 +67,17 @@ def test_data_files_of_the_package_are_installed():
     files = {path for path in (ROOT / "penumbra").rglob("*") if path.is_file()}
     data = {path for path in files if path.suffix not in (".py", ".pyc")}
     assert named == data
+
+
+def test_models_are_installed_and_checkpoints_are_not(monkeypatch):
+    given: dict = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **words: given.update(words))
+    monkeypatch.chdir(ROOT)
+    runpy.run_path("setup.py")
+    installed = {file for _, files in given["data_files"] for file in files}
+    assert "config/models/segnet-street/weights.safetensors" in installed
+    assert (ROOT / "config/checkpoints").is_dir()
+    assert not any(file.startswith("config/checkpoints") for file in installed)
 
 
 def test_console_scripts_lead_somewhere():

@@ -20,6 +20,7 @@ PAGES = [
     *ROOT.glob("*.md"),
     *(path for path in ROOT.glob("docs/**/*.md") if "_build" not in path.parts),
     *ROOT.glob("config/models/*/README.md"),
+    ROOT / "config/checkpoints/README.md",
 ]
 LONGEST_README = 150
 # What a command that cannot run here says in its comment.

@@ -159,6 +159,8 @@ def _provenance(network: str, options: Any, settings: TrainingSettings) -> dict[
     folders = [Path(place).resolve().name for place in ([data] if isinstance(data, str) else data)]
     if count := chosen.get("rendered"):
         folders.append(f"{count} rendered pairs")
+    if teacher := chosen.get("teacher"):
+        chosen["teacher"] = Path(teacher).resolve().name
     init = chosen.pop("init", None)
     return {
         "network": network,

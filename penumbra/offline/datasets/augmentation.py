@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
 
@@ -19,19 +21,38 @@ def random_view(
 
     Where the crop exceeds the scaled image it is black, labelled `IGNORE`.
     """
+    view, marks = warped(image, label, random_warp(image.shape, size, scales, random), size)
+    return jitter(view, random), marks
+
+
+def random_warp(
+    shape: Sequence[int],
+    size: tuple[int, int],
+    scales: tuple[float, float],
+    random: np.random.Generator,
+) -> np.ndarray:
+    """A random affine map (2 x 3) from the pixels of an image of `shape` to those of a crop."""
     height, width = size
     scale = np.exp(random.uniform(np.log(scales[0]), np.log(scales[1])))
-    room_x, room_y = image.shape[1] * scale - width, image.shape[0] * scale - height
+    room_x, room_y = shape[1] * scale - width, shape[0] * scale - height
     left, top = (random.uniform(min(0.0, room), max(0.0, room)) for room in (room_x, room_y))
     # Maps scaled source pixel centres to the crop: x' = s (x + ½) - ½ - left.
     warp = np.array([[scale, 0, scale / 2 - 0.5 - left], [0, scale, scale / 2 - 0.5 - top]])
     if random.random() < 0.5:
         warp[0] = [-warp[0, 0], 0, width - 1 - warp[0, 2]]
+    return warp
+
+
+def warped(
+    image: np.ndarray, label: np.ndarray, warp: np.ndarray, size: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Image and labels of a crop; outside of the image it is black, labelled `IGNORE`."""
+    height, width = size
     view = cv2.warpAffine(image, warp, (width, height), flags=cv2.INTER_LINEAR)
     marks = cv2.warpAffine(
         label, warp, (width, height), flags=cv2.INTER_NEAREST, borderValue=int(IGNORE)
     )
-    return jitter(view, random), marks
+    return view, marks
 
 
 def jitter(image: np.ndarray, random: np.random.Generator, strength: float = 1.0) -> np.ndarray:

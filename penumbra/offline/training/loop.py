@@ -28,6 +28,7 @@ from penumbra.offline.models.network import Network
 from penumbra.offline.training import state as states
 from penumbra.offline.training.distributed import DistributedContext
 from penumbra.offline.training.log import TrainingLog
+from penumbra.offline.training.muon import Muon
 from penumbra.offline.training.schedule import rate_factor
 from penumbra.offline.training.settings import TrainingSettings
 from penumbra.offline.training.task import TrainingTask
@@ -297,12 +298,15 @@ def _half(precision: str, device: torch.device) -> torch.dtype | None:
 def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
     """Weight decay applies to convolutions and matrices, not to biases and batch norms."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=settings.rate, fused=True)
+    if settings.optimizer == "muon":
+        groups[0]["orthogonal"] = True
+        return Muon(groups, lr=settings.rate)
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=settings.rate, momentum=0.9, nesterov=True)
-    raise PenumbraError(f"unknown optimizer {settings.optimizer!r}: adamw or sgd")
+    raise PenumbraError(f"unknown optimizer {settings.optimizer!r}: adamw, muon or sgd")

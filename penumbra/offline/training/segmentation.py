@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,44 +12,66 @@ import torch
 from torch import Tensor, nn
 
 from penumbra.errors import PenumbraError
-from penumbra.offline.datasets.augmentation import random_view
+from penumbra.offline.datasets.augmentation import jitter, random_warp, warped
 from penumbra.offline.datasets.camvid import LabelledImages, load_camvid
 from penumbra.offline.evaluation.segmentation import confusion_of, logits_predictor
 from penumbra.offline.models import load_model
 from penumbra.offline.models.network import Network, normalised_for
 from penumbra.offline.models.segnet import SegNet
+from penumbra.offline.training.copy_paste import RareObjects
 from penumbra.offline.training.outliers import paste_outlier
 from penumbra.offline.training.segmentation_losses import frequency_weights, segmentation_loss
 from penumbra.offline.training.settings import SegNetOptions
+from penumbra.offline.training.soft_labels import (
+    distillation_loss,
+    load_soft_labels,
+    set_certain,
+    warped_soft_labels,
+)
 from penumbra.offline.training.task import ViewDataset
 from penumbra.options import least_and_most, width_and_height
 
 
+@dataclass
 class RandomViews(ViewDataset):
-    """Random crops of labelled images, a share `outliers` of them with a pasted outlier."""
+    """Random crops of labelled images: image, labels and, with a teacher, soft labels.
 
-    def __init__(
-        self,
-        data: LabelledImages,
-        size: tuple[int, int],
-        scales: tuple[float, float],
-        seed: int,
-        outliers: float = 0.0,
-    ) -> None:
-        self.data, self.size, self.scales, self.seed = data, size, scales, seed
-        self.outliers = outliers
+    `rare` are objects to paste, `paste` of them into each frame; a share `outliers` of the crops
+    has a pasted outlier; `soft` are the teacher's soft labels of all frames.
+    """
+
+    data: LabelledImages
+    size: tuple[int, int]
+    scales: tuple[float, float]
+    seed: int
+    outliers: float = 0.0
+    paste: int = 0
+    rare: RareObjects | None = None
+    soft: list[np.ndarray] | None = None
 
     def __len__(self) -> int:
         return len(self.data)
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, ...]:
         epoch, index = key
         random = np.random.default_rng((self.seed, epoch, index))
         image, label = self.data.images[index], self.data.labels[index]
-        view, marks = random_view(image, label, self.size, self.scales, random)
+        soft = self.soft[index] if self.soft else None
+        if self.rare and self.paste:
+            image, label = image.copy(), label.copy()
+            soft = None if soft is None else soft.copy()
+            for _ in range(self.paste):
+                pasted = self.rare.paste(image, label, random)
+                if pasted and soft is not None:
+                    set_certain(soft, *pasted)
+        warp = random_warp(image.shape, self.size, self.scales, random)
+        view, marks = warped(image, label, warp, self.size)
+        view = jitter(view, random)
         if self.outliers and random.random() < self.outliers:
-            return paste_outlier(view, marks, random)
-        return view, marks
+            view, marks = paste_outlier(view, marks, random)
+        if soft is None:
+            return view, marks
+        return view, marks, warped_soft_labels(soft, image.shape, warp, self.size)
 
 
 @dataclass
@@ -63,21 +86,40 @@ class SegmentationTask:
     balance: float = 0.5
     seed: int = 0
     outliers: float = 0.0
+    paste: int = 0
+    soft: list[np.ndarray] | None = None
+    teacher_weight: float = 0.5
+    temperature: float = 2.0
     metric: str = "mean_iou"
 
     def __post_init__(self) -> None:
-        weights = frequency_weights(self.train.labels, len(self.train.classes), self.balance)
-        self.weights = torch.from_numpy(weights)
+        weights = frequency_weights(self.train.labels, len(self.train.classes), 1.0)
+        self.rare = RareObjects(self.train, weights) if self.paste else None
+        self.weights = torch.from_numpy(weights**self.balance)
 
     def data(self) -> ViewDataset:
         """Random crops of the training split."""
-        return RandomViews(self.train, self.size, self.scales, self.seed, self.outliers)
+        return RandomViews(
+            self.train,
+            self.size,
+            self.scales,
+            self.seed,
+            self.outliers,
+            self.paste,
+            self.rare,
+            self.soft,
+        )
 
-    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Weighted cross-entropy of a batch."""
-        images, labels = batch
-        logits = model(normalised_for(self.model, images))
-        return segmentation_loss(logits.float(), labels, self.weights.to(logits.device))
+    def loss(self, model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+        """Weighted cross-entropy of a batch, and the divergence from the teacher."""
+        images, labels, *soft = batch
+        logits = model(normalised_for(self.model, images)).float()
+        weights = self.weights.to(logits.device)
+        loss = segmentation_loss(logits, labels, weights)
+        if not soft:
+            return loss
+        taught = distillation_loss(logits, labels, soft[0], weights, self.temperature)
+        return (1 - self.teacher_weight) * loss + self.teacher_weight * taught
 
     def validate(self, model: Network) -> dict[str, float]:
         """Accuracy and IoU on the validation split."""
@@ -118,4 +160,8 @@ def segnet_task(options: SegNetOptions, seed: int) -> SegmentationTask:
         options.balance,
         seed,
         options.outliers,
+        options.paste,
+        load_soft_labels(Path(options.teacher), train) if options.teacher else None,
+        options.teacher_weight,
+        options.temperature,
     )

@@ -18,7 +18,7 @@ def option(default: Any, text: str) -> Any:
 class TrainingSettings:
     """Settings that all networks share."""
 
-    optimizer: str = option("adamw", "adamw or sgd")
+    optimizer: str = option("adamw", "adamw, muon or sgd")
     rate: float = option(1e-3, "learning rate")
     weight_decay: float = option(0.01, "of convolution weights")
     batch: int = option(8, "images per step, over all GPUs")
@@ -53,6 +53,10 @@ class SegNetOptions:
     crop: str = option("256x192", "WIDTHxHEIGHT of the training crops")
     scales: str = option("0.55,1.5", "range of the random scale")
     outliers: float = option(0.0, "share of the crops with a pasted outlier")
+    paste: int = option(0, "objects of rare classes pasted into each frame from other frames")
+    teacher: str | None = option(None, "folder with a teacher's soft labels of the training frames")
+    teacher_weight: float = option(0.5, "share of the teacher in the loss")
+    temperature: float = option(2.0, "that softens the teacher's probabilities and the network's")
     balance: float = option(1.0, "exponent of median-frequency balancing; 0: none")
     skip_bad: bool = option(False, "skip and count unreadable frames")
     init: str | None = option(None, "weights to start from (a model's folder or file)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import numpy as np
@@ -178,6 +179,17 @@ def test_channels_last_weights_are_saved_too(tmp_path):
     model = small().to(memory_format=torch.channels_last)
     again = load_model(save_model(model, tmp_path).parent)
     assert torch.equal(again.classifier.weight, model.classifier.weight)
+
+
+def test_weights_of_half_precision_are_loaded_in_single(tmp_path):
+    model = small()
+    whole = save_model(model, tmp_path / "whole")
+    half = save_model(copy.deepcopy(model).half(), tmp_path / "half")
+    assert half.stat().st_size < 0.7 * whole.stat().st_size
+    again = load_model(half)
+    assert {p.dtype for p in again.parameters()} == {torch.float32}
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[key], value, rtol=1e-3, atol=1e-6, msg=key)
 
 
 def test_a_broken_or_foreign_file_is_refused_by_name(tmp_path):

@@ -269,7 +269,7 @@ def test_a_loss_that_is_not_finite_is_an_error(tmp_path, linear_is_known):
         train(LineTask(), settings, tmp_path)
 
 
-@pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 0.05), ("sgd", 0.05)])
+@pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 0.05), ("muon", 0.05), ("sgd", 0.05)])
 def test_the_annealed_average_is_the_solution(tmp_path, linear_is_known, optimizer, rate):
     settings = TrainingSettings(
         optimizer, rate, 0.0, batch=8, warmup=5, steps=400, decay_steps=200, average=0.9
@@ -304,6 +304,18 @@ def test_settings_can_change_on_resumption_and_the_data_continue(tmp_path, linea
     torch.testing.assert_close(after["model"]["linear.weight"], expected)
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
+def test_every_optimizer_resumes_exactly(tmp_path, linear_is_known, optimizer):
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    common = {"optimizer": optimizer, "rate": 0.05, "batch": 4, "warmup": 0, "decay_steps": 0}
+    train(LineTask(), TrainingSettings(steps=6, validate_every=6, **common), whole)
+    train(LineTask(), TrainingSettings(steps=3, validate_every=6, **common), parted)
+    train(LineTask(), TrainingSettings(steps=6, validate_every=6, **common), parted)
+    for part in ("model", "average"):
+        mine, theirs = load_state(whole)[part], load_state(parted)[part]
+        assert all(torch.equal(mine[key], theirs[key]) for key in mine)
+
+
 def test_another_optimizer_cannot_resume(tmp_path, linear_is_known):
     train(LineTask(), TrainingSettings(steps=1), tmp_path)
     with pytest.raises(PenumbraError, match="another network or optimizer"):
@@ -311,7 +323,7 @@ def test_another_optimizer_cannot_resume(tmp_path, linear_is_known):
 
 
 def test_an_unknown_optimizer_is_named(tmp_path):
-    with pytest.raises(PenumbraError, match="'lion': adamw or sgd"):
+    with pytest.raises(PenumbraError, match="'lion': adamw, muon or sgd"):
         train(LineTask(), TrainingSettings(optimizer="lion"), tmp_path)
 
 
