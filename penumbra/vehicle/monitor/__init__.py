@@ -2,6 +2,7 @@
 
 from penumbra.vehicle.monitor.conditions import HOLDS, Conditions, Fact, conclude
 from penumbra.vehicle.monitor.levels import Level
+from penumbra.vehicle.monitor.models import CauseModels, SceneModel
 from penumbra.vehicle.monitor.monitor import Monitor
 from penumbra.vehicle.monitor.regions import Region, uncertain_regions
 from penumbra.vehicle.monitor.scores import frame_score
@@ -11,6 +12,7 @@ from penumbra.vehicle.monitor.verdict import Cause, CauseVerdict, Direction, Ver
 __all__ = [
     "HOLDS",
     "Cause",
+    "CauseModels",
     "CauseVerdict",
     "Conditions",
     "Direction",
@@ -19,6 +21,7 @@ __all__ = [
     "Monitor",
     "MonitorSettings",
     "Region",
+    "SceneModel",
     "Verdict",
     "conclude",
     "frame_score",
