@@ -1,6 +1,7 @@
 """The monitor: one verdict per frame, with its causes."""
 
 from penumbra.vehicle.monitor.conditions import HOLDS, Conditions, Fact, conclude
+from penumbra.vehicle.monitor.first_frames import FirstFrames
 from penumbra.vehicle.monitor.levels import Level
 from penumbra.vehicle.monitor.models import CauseModels, SceneModel
 from penumbra.vehicle.monitor.monitor import Monitor
@@ -17,6 +18,7 @@ __all__ = [
     "Conditions",
     "Direction",
     "Fact",
+    "FirstFrames",
     "Level",
     "Monitor",
     "MonitorSettings",
