@@ -373,7 +373,7 @@ def _bound(fit: AlertFit) -> str:
     likely to need the largest, so a new one needs more with a probability of at most 1 / (n + 1).
     """
     others = [cause for cause in fit.causes if cause != "uncertainty"]
-    estimate = f", and for {' and '.join(others)} about so" if others else ""
+    estimate = f"; {' and '.join(others)} have no bound, only the shares above" if others else ""
     return (
         f"bound: if the next drive is drawn like {'these' if fit.drives > 1 else 'this one'} "
         f"(exchangeable), then with a probability of {fit.drives}/{fit.drives + 1} or more at most "

@@ -18,6 +18,7 @@ from penumbra.vehicle.monitor import (
     Conditions,
     Direction,
     Fact,
+    FirstFrames,
     Level,
     Monitor,
     MonitorSettings,
@@ -202,3 +203,21 @@ def test_a_score_can_be_abnormal_below_its_threshold():
     assert below.step(0.6, 0.5, FITTED)[0] is Level.OK
     assert below.step(0.5, 0.5, FITTED)[0] is Level.OK
     assert below.step(0.4, 0.5, FITTED) == (Level.WARN, "score 0.4 under 0.5 in 1 of 3 frames")
+
+
+@pytest.mark.parametrize(
+    "what, threshold, strange, told",
+    [
+        (Cause.SCENE, 2.0, 40, True),
+        (Cause.UNCERTAINTY, 0.5, 40, True),
+        (Cause.SCENE, 2.0, 39, False),
+        (Cause.CAMERA, 1.0, 50, False),  # unhealthy, not unfamiliar
+        (Cause.UNCERTAINTY, None, 50, False),  # nothing is fitted
+    ],
+)
+def test_a_camera_that_is_strange_from_its_first_frame_is_told_once(what, threshold, strange, told):
+    first, answers = FirstFrames(), []
+    for number in range(120):
+        level = Level.ALERT if number < strange else Level.OK
+        answers.append(first.are_strange([cause(level, threshold=threshold, what=what)]))
+    assert [number for number, answer in enumerate(answers) if answer] == [49] * told

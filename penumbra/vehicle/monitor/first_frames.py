@@ -13,19 +13,24 @@ from penumbra.vehicle.monitor.verdict import Cause, CauseVerdict
 
 FIRST_FRAMES = 50
 STRANGE_SHARE = 0.8  # of them
+_TELLING = (Cause.SCENE, Cause.UNCERTAINTY)
 
 
 class FirstFrames:
-    """Counts the strange ones among the first frames with the cause `scene`."""
+    """Counts the strange ones among the first frames that have thresholds.
+
+    By scene or by uncertainty: a network is unsure of the images of another camera, too. A camera
+    that is unhealthy is another matter.
+    """
 
     def __init__(self) -> None:
         self._judged = self._strange = 0
 
     def are_strange(self, causes: Sequence[CauseVerdict]) -> bool:
         """True once at most: with the last of the first frames, if most of them were strange."""
-        scene = next((cause for cause in causes if cause.cause is Cause.SCENE), None)
-        if scene is None or self._judged >= FIRST_FRAMES:
+        found = [c for c in causes if c.cause in _TELLING and c.threshold is not None]
+        if not found or self._judged >= FIRST_FRAMES:
             return False
         self._judged += 1
-        self._strange += scene.level in (Level.WARN, Level.ALERT)
+        self._strange += any(cause.level in (Level.WARN, Level.ALERT) for cause in found)
         return self._judged == FIRST_FRAMES and self._strange >= STRANGE_SHARE * FIRST_FRAMES
