@@ -18,6 +18,7 @@ from penumbra.vehicle.monitor.health_range import fit_health
 from penumbra.vehicle.monitor.health_scores import measure
 from penumbra.vehicle.node.configuration import ordinary_by_camera
 from penumbra.vehicle.node.parameters import defaults
+from penumbra.vehicle.node.safety_lock import SafetyLock
 from penumbra.vehicle.ordinary import HEALTH, ordinary_of
 
 UNCERTAINTY = {"output": "uncertainty", "direction": "above", "frame": 0.4, "pixel": 0.3}
@@ -171,3 +172,10 @@ def test_the_node_finds_its_cameras_in_the_site(site, bundle):
     two = {**values, "cameras": "a,b", "image_topic": "{camera}/image"}
     with pytest.raises(PenumbraError, match="different maps"):
         ordinary_by_camera(two, bundle)
+
+
+def test_a_peer_cannot_name_another_site_while_the_lock_is_on(site):
+    values = {**defaults("segmentation"), "site": str(site.path)}
+    lock = SafetyLock(values, "segmentation")
+    assert "cannot be loosened" in lock.refusal({"site": ""}, None)
+    assert lock.refusal({"site": str(site.path)}, None) is None
