@@ -15,10 +15,9 @@ that the signature covers, and `Bundle.read_model` returns the bytes whose check
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,10 +28,10 @@ from penumbra.external_data import refuse_external_data
 from penumbra.files import (
     check_digest,
     check_files,
-    exchange,
     missing,
     plain_name,
     read_regular,
+    replace_folder,
 )
 from penumbra.manifest import (
     EXPORT_AGAIN,
@@ -184,6 +183,20 @@ class Bundle:
         alerts = self.manifest["alerts"]
         return None if alerts is None else Thresholds.of_entry(alerts)
 
+    @property
+    def alerts(self) -> Mapping[str, Any] | None:
+        """Thresholds and models by cause; None until they are fitted."""
+        alerts: Mapping[str, Any] | None = self.manifest["alerts"]
+        return alerts
+
+    def with_alerts(self, alerts: Mapping[str, Any] | None) -> Bundle:
+        """The same bundle with other thresholds, in memory only: those of a site."""
+        return Bundle(self.path, {**self.manifest, "alerts": alerts})
+
+    def outputs_of_role(self, role: str) -> list[str]:
+        """The names of the outputs with this role."""
+        return [output.name for output in self.outputs if output.role == role]
+
     @cached_property
     def licence(self) -> Licence | None:
         """Licence of the weights; None if not stated."""
@@ -257,8 +270,7 @@ def write_bundle(
             parse_yaml(text.encode(), where, NOTHING_WRITTEN)  # what is written can be read
             refuse_external_data((staged / MODEL).read_bytes(), f"the graph for {target}")
             (staged / MANIFEST).write_text(text, encoding="utf-8")
-            _flush(staged.iterdir())
-            _swap(staged, target, Path(scratch) / "old")
+            replace_folder(staged, target, Path(scratch) / "old")
     except OSError as error:
         raise PenumbraError(
             f"cannot write the bundle {target}: {error.strerror or error}; free some space or "
@@ -267,10 +279,20 @@ def write_bundle(
     return Bundle(target, manifest)
 
 
-def rewrite_bundle(bundle: Bundle, **changes: Any) -> Bundle:
-    """Rewrite the bundle atomically, with these entries of the manifest replaced."""
+def rewrite_bundle(
+    bundle: Bundle, files: Mapping[str, bytes | None] | None = None, **changes: Any
+) -> Bundle:
+    """Rewrite the bundle atomically, with these entries of the manifest and files replaced.
+
+    A file of None is removed, if it is there.
+    """
     kept = {k: v for k, v in bundle.manifest.items() if k not in ("schema", "files")}
-    return write_bundle(bundle.path, kept | changes, {f: bundle.path / f for f in bundle.files})
+    content: dict[str, bytes | Path] = {name: bundle.path / name for name in bundle.files}
+    for name, data in (files or {}).items():
+        content.pop(name, None)
+        if data is not None:
+            content[name] = data
+    return write_bundle(bundle.path, kept | changes, content)
 
 
 def _sha256(file: Path) -> str:
@@ -286,28 +308,3 @@ def _may_be_replaced(target: Path) -> bool:
     return target.is_dir() and (
         (target / MANIFEST).is_file() or all(file.name == CARD for file in target.iterdir())
     )
-
-
-def _flush(files: Iterable[Path]) -> None:
-    """Flush to disk, before the rename that makes the files visible."""
-    for file in files:
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _swap(staged: Path, target: Path, old: Path) -> None:
-    """Replace `target` by `staged`; the previous folder moves to `old`, or back on failure."""
-    if not target.exists():
-        staged.rename(target)
-        return
-    if exchange(staged, target):  # a process that is killed leaves one bundle or the other
-        return
-    target.rename(old)
-    try:
-        staged.rename(target)
-    except OSError:
-        old.rename(target)
-        raise

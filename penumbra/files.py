@@ -64,6 +64,30 @@ def exchange(one: Path, other: Path) -> bool:
     raise OSError(number, os.strerror(number), str(other))
 
 
+def replace_folder(staged: Path, target: Path, old: Path) -> None:
+    """Replace `target` by `staged`, flushed to disk before; the previous folder moves to `old`.
+
+    All three are on one file system. If the last step fails, the previous folder is back.
+    """
+    for file in staged.iterdir():
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    if not target.exists():
+        staged.rename(target)
+        return
+    if exchange(staged, target):  # a process that is killed leaves one folder or the other
+        return
+    target.rename(old)
+    try:
+        staged.rename(target)
+    except OSError:
+        old.rename(target)
+        raise
+
+
 @contextmanager
 def open_regular(path: Path, follow: bool = False) -> Iterator[BinaryIO]:
     """Open a regular file for reading; FileNotFoundError or PenumbraError otherwise.

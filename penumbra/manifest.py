@@ -178,9 +178,14 @@ def check_manifest(
     manifest: Mapping[str, Any], where: str, what_to_do: str, version: int = SCHEMA_VERSION
 ) -> None:
     """Raise PenumbraError, in one line, if the manifest violates its schema."""
+    check_schema(manifest, f"manifest-{version}", where, what_to_do)
+
+
+def check_schema(document: Mapping[str, Any], schema: str, where: str, what_to_do: str) -> None:
+    """Raise PenumbraError, in one line, if a document violates one of the package's schemas."""
     from jsonschema.exceptions import best_match
 
-    error = best_match(_validator(version).iter_errors(manifest))
+    error = best_match(_validator(schema).iter_errors(document))
     if error is not None:
         key = printable(".".join(map(str, error.absolute_path)) or "the top level")
         what = printable(" ".join(error.message.split()))
@@ -188,12 +193,17 @@ def check_manifest(
 
 
 @cache
-def _validator(version: int) -> Any:
-    """A cached validator: the schemas do not change while a program runs."""
+def _validator(name: str) -> Any:
+    """A cached validator: the schemas do not change while a program runs.
+
+    A site folder has the alerts of a manifest, so their definitions are those of the manifest.
+    """
     from jsonschema import Draft202012Validator
 
-    file = resources.files("penumbra").joinpath(f"schemas/manifest-{version}.schema.json")
-    return Draft202012Validator(json.loads(file.read_text()))
+    folder = resources.files("penumbra").joinpath("schemas")
+    schema = json.loads(folder.joinpath(f"{name}.schema.json").read_text())
+    shared = json.loads(folder.joinpath(f"manifest-{SCHEMA_VERSION}.schema.json").read_text())
+    return Draft202012Validator({**schema, "$defs": {**shared["$defs"], **schema.get("$defs", {})}})
 
 
 def _upgraded(old: Mapping[str, Any]) -> dict[str, Any]:

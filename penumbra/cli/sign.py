@@ -13,7 +13,6 @@ from pathlib import Path
 from penumbra.errors import PenumbraError
 
 EXAMPLE = "penumbra sign bundles/street --key fleet.pem"
-SITE = "site.yaml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +65,7 @@ def _contents(folder: Path, trusted: list[Path]) -> tuple[str, Mapping[str, str]
     from penumbra.files import check_files, read_regular
     from penumbra.safe_yaml import LARGEST, parse_yaml
     from penumbra.signatures import verify_signature
+    from penumbra.site import SITE
 
     if not (folder / SITE).exists():
         return MANIFEST, load_bundle(folder, trusted).files

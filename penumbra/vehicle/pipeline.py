@@ -36,8 +36,9 @@ class PipelineConfig:
 
     runner: str = AUTO
     # In addition to the prediction, the uncertainty and the map that alerts are based on. None: all
-    # that are not optional.
+    # that are not optional, but for statistics, which are of use to a model of familiarity only.
     outputs: tuple[str, ...] | None = None
+    also: tuple[str, ...] = ()  # beside those: what the models of the cameras need
     settings: RunnerSettings = field(default_factory=RunnerSettings)
 
 
@@ -66,6 +67,7 @@ class FrameResult:
     # penumbra.vehicle.monitor.frame_score of `judged` instead.
     scores: Mapping[str, float]
     maps: Mapping[str, np.ndarray]  # further requested outputs, such as `entropy`
+    statistics: np.ndarray | None  # of features, for the familiarity of the scene
     verdict: Verdict | None  # None without a monitor
     times: StageTimes
 
@@ -81,8 +83,14 @@ class Pipeline:
         self._judged = "uncertainty" if thresholds is None else thresholds.map
         requested = self.config.outputs
         if requested is None:
-            requested = tuple(output.name for output in self.bundle.outputs if not output.optional)
+            requested = tuple(
+                output.name
+                for output in self.bundle.outputs
+                if not output.optional and output.role != "statistics"
+            )
+        requested = (*requested, *self.config.also)
         outputs = tuple(dict.fromkeys([*requested, self._main, "uncertainty", self._judged]))
+        self._statistics = next(iter(self.bundle.outputs_of_role("statistics")), "")
         spec, settings = self.bundle.input, self.config.settings
         if settings.image_size is None and spec.height is None and spec.width is None:
             settings = replace(settings, image_size=spec.working_size)
@@ -164,6 +172,7 @@ class Pipeline:
         main, spread = maps.pop(self._main), maps.pop("uncertainty")
         judged = spread if self._judged == "uncertainty" else maps[self._judged]
         confidence = maps.pop("confidence", None)
+        statistics = maps.pop(self._statistics, None)
         disparity, disparity_std = None, None
         if self.bundle.depth is not None:
             disparity, disparity_std = main, spread
@@ -172,7 +181,9 @@ class Pipeline:
         verdict = None
         if monitor is not None:
             conditions = replace(surroundings(), output=HOLDS)
-            verdict = monitor.judge(judged, time.monotonic(), conditions, identity)
+            verdict = monitor.judge(
+                judged, time.monotonic(), conditions, identity, image, statistics
+            )
         end = time.perf_counter()
         return FrameResult(
             image=fitted,
@@ -185,6 +196,7 @@ class Pipeline:
             disparity_std=disparity_std,
             scores=scores,
             maps=maps,
+            statistics=statistics,
             verdict=verdict,
             times=StageTimes(ready - start, inferred - ready, end - inferred),
         )

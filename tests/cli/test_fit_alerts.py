@@ -81,29 +81,34 @@ def test_thresholds_are_quantiles_and_the_model_stays(bundle, images, capsys):
     # From 245,760 pixels drawn of 103,680: a share of 1 % is known to 0.02 %; five of those.
     assert over == pytest.approx(0.01, abs=1e-3)
     assert facts["pixel"] == found.thresholds.pixel
-    assert not facts["extrapolated"]
+    assert facts["drives"] == found.manifest["alerts"]["drives"] == 1
     assert hashlib.sha256(found.model_file.read_bytes()).hexdigest() == model == found.sha256
     before, after = (dict(b.manifest, alerts=None) for b in (bundle, found))
     assert before == after
 
 
-def test_a_rate_that_so_few_frames_cannot_support_is_reported(bundle, images, capsys):
+def test_a_rate_that_the_frames_cannot_support_is_refused(bundle, images, capsys):
+    assert fit_alerts(bundle, images, "--false-alarm-rate", "0.001") == 2
+    error = capsys.readouterr().err
+    assert f"{FRAMES} frames of frames cannot support a false-alarm rate of 0.100%" in error
+    assert "they support 1.67% or more; give 1,000 frames" in error
+    assert "--false-alarm-rate 0.0167" in error
+    assert load_bundle(bundle.path).thresholds is None
+    # Without one, it is the lowest that they support.
     assert fit_alerts(bundle, images) == 0
     text = capsys.readouterr().out
-    assert "requested: 0.100%" in text
-    assert f"{FRAMES} frames are too few to measure this rate" in text
-    assert "Give 1,000 frames or more" in text
-    assert "consecutive frames are correlated (" in text
-    assert "per hour at 10 Hz, raised by 3 of 5" in text
-    assert "if frames were independent" in text
     thresholds = load_bundle(bundle.path).thresholds
-    assert thresholds.false_alarm_rate == pytest.approx(1 / (FRAMES + 1))
-    assert thresholds.frame > scores_of(bundle)[0].max()
+    assert thresholds.false_alarm_rate == pytest.approx(1 / FRAMES)
+    assert "consecutive frames are correlated (" in text
+    assert "per hour at 10 Hz by uncertainty, raised by 3 of 5" in text
+    assert "if frames were independent" in text
+    assert "scene: not fitted: street emits no statistics" in text
+    assert "camera: not fitted: the images are too small" in text
+    assert "with a probability of 1/2 or more at most 1.67% of its frames are over" in text
     # A second run prints what it replaces.
     assert fit_alerts(bundle, images, "--false-alarm-rate", "0.1") == 0
     text = capsys.readouterr().out
     assert f"before: pixel {thresholds.pixel:.4g}, frame {thresholds.frame:.4g}" in text
-    assert "too few" not in text
 
 
 def test_nothing_changes_in_a_dry_run(bundle, images, capsys):

@@ -204,13 +204,16 @@ def test_hysteresis_against_its_definition(over, raise_frames, clear_frames):
 
 def test_reasons():
     judging = monitor()
-    assert judging.judge(flat(0.1), 0, HELD).reason == "score 0.1 under 0.5"
-    assert judging.judge(flat(0.9), 0, HELD).reason == "score 0.9 over 0.5 in 1 of 2 frames"
-    judging.judge(flat(0.9), 0, HELD)
-    assert judging.judge(flat(0.9), 0, HELD).reason == "score 0.9 over 0.5 in 3 of 4 frames"
-    for _ in range(3):
-        reason = judging.judge(flat(0.1), 0, HELD).reason
-    assert reason == "score 0.1 under 0.5 in 3 of 8 frames that end the alert"
+
+    def reason(value):
+        return judging.judge(flat(value), 0, HELD).reason
+
+    assert reason(0.1) == "uncertainty: score 0.1 under 0.5"
+    assert reason(0.9) == "uncertainty: score 0.9 over 0.5 in 1 of 2 frames"
+    reason(0.9)
+    assert reason(0.9) == "uncertainty: score 0.9 over 0.5 in 3 of 4 frames"
+    last = [reason(0.1) for _ in range(3)][-1]
+    assert last == "uncertainty: score 0.1 under 0.5 in 3 of 8 frames that end the alert"
 
 
 def test_a_verdict_states_its_thresholds_and_score():

@@ -22,13 +22,10 @@ _UPPER_TENTH = 0.9
 
 @dataclass(frozen=True)
 class FrameThreshold:
-    """A threshold of the frame score, and the rate of false alarms that its frames support."""
+    """A threshold of the frame score, and how many of its frames are above it."""
 
     value: float
-    target_rate: float  # of false alarms per frame
-    supported_rate: float  # by n frames: not below 1 / (n + 1)
-    over: int  # number of frames above the threshold
-    extrapolated: bool  # the target rate is below what n frames support
+    over: int
 
 
 @dataclass(frozen=True)
@@ -43,9 +40,7 @@ class Autocorrelation:
 def frame_threshold(scores: np.ndarray, rate: float) -> FrameThreshold:
     """The smallest score that at most a share `rate` of the frames exceeds.
 
-    With n frames and a rate below 1/n there is no such quantile. Then it is the largest score plus
-    the margin of an exponential tail, β ln(1 / (n rate)), with β the mean excess of the highest
-    tenth of the frames. This is an assumption, marked as `extrapolated`.
+    PenumbraError for a rate below 1/n: n frames cannot show it, and a margin would be a guess.
     """
     scores = np.sort(np.asarray(scores, np.float64))
     n = scores.size
@@ -59,13 +54,12 @@ def frame_threshold(scores: np.ndarray, rate: float) -> FrameThreshold:
             "the uncertainty of some frames is not finite: the bundle is broken, export it again"
         )
     allowed = math.floor(rate * n * (1 + 1e-9))  # 0.01 x 300 is slightly below 3 in floating point
-    if allowed >= 1:
-        value = float(scores[n - 1 - allowed])
-        return FrameThreshold(value, rate, rate, int((scores > value).sum()), False)
-    begin = np.quantile(scores, _UPPER_TENTH)
-    excess = float((scores[scores >= begin] - begin).mean())
-    value = float(scores[-1]) + excess * math.log(1 / (n * rate))
-    return FrameThreshold(value, rate, 1 / (n + 1), 0, True)
+    if allowed < 1:
+        raise PenumbraError(
+            f"{n} frames cannot support a false-alarm rate of {rate:.3%}: they support {1 / n:.2%}"
+        )
+    value = float(scores[n - 1 - allowed])
+    return FrameThreshold(value, int((scores > value).sum()))
 
 
 def autocorrelation(scores: np.ndarray) -> Autocorrelation:

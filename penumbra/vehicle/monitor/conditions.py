@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from penumbra.vehicle.monitor.levels import Level
 from penumbra.vehicle.monitor.verdict import Cause, CauseVerdict, Direction
@@ -49,13 +49,20 @@ class Conditions:
         return Conditions(**{field.name: HOLDS for field in fields(Conditions)})
 
 
+NO_THRESHOLDS = (
+    "the bundle has no thresholds: run `penumbra fit-alerts` on it, or set ood.frame_threshold and "
+    "ood.pixel_threshold"
+)
+
+
 def conclude(conditions: Conditions, scores: Sequence[CauseVerdict]) -> tuple[CauseVerdict, ...]:
     """The causes of a verdict, the most urgent first; its level is that of the first.
 
-    `scores` are the causes judged by a score. Without any the frame was not judged, which is never
-    OK.
+    `scores` are the causes judged by a score, each at most once. Never OK are a frame without any
+    of them, a score that is not finite, and scores none of which has a threshold.
     """
-    found = [*scores]
+    fitted = any(cause.threshold is not None for cause in scores)
+    found = {cause.cause: _never_ok_by_default(cause, fitted) for cause in scores}
     for cause in (Cause.CAMERA, Cause.INPUT):
         facts = [
             getattr(conditions, field.name) or Fact.stale(f"{field.name} is unknown")
@@ -65,7 +72,20 @@ def conclude(conditions: Conditions, scores: Sequence[CauseVerdict]) -> tuple[Ca
         if cause is Cause.INPUT and not scores:
             facts.append(Fact.stale("no frame was judged"))
         worst = max(facts, key=lambda fact: fact.level.urgency)
-        found.append(
-            CauseVerdict(cause, worst.level, math.nan, None, Direction.ABOVE, worst.reason)
-        )
-    return tuple(sorted(found, key=lambda cause: -cause.level.urgency))
+        judged = found.get(cause)
+        if judged is None:
+            found[cause] = CauseVerdict(
+                cause, worst.level, math.nan, None, Direction.ABOVE, worst.reason
+            )
+        elif worst.level.urgency > judged.level.urgency:  # frozen prevails over unhealthy
+            found[cause] = replace(judged, level=worst.level, reason=worst.reason)
+    return tuple(sorted(found.values(), key=lambda cause: -cause.level.urgency))
+
+
+def _never_ok_by_default(cause: CauseVerdict, fitted: bool) -> CauseVerdict:
+    """The cause, but WARN instead of OK where nothing vouches for OK."""
+    if cause.level is not Level.OK:
+        return cause
+    if not math.isfinite(cause.score):
+        return replace(cause, level=Level.WARN, reason=f"{cause.cause.value}: no finite score")
+    return cause if fitted else replace(cause, level=Level.WARN, reason=NO_THRESHOLDS)

@@ -123,6 +123,11 @@ def load_familiarity(path: Path | str) -> Familiarity:
         raise PenumbraError(f"cannot read {file}: {error.strerror}") from error
     except PenumbraError as error:
         raise PenumbraError(f"{file}: {error}") from error
+    return parse_familiarity(data, file)
+
+
+def parse_familiarity(data: bytes, where: Path) -> Familiarity:
+    """A fitted model from the content of its file; `where` appears in error messages."""
     try:
         # The sizes that the archive declares, before anything is decompressed.
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -138,10 +143,10 @@ def load_familiarity(path: Path | str) -> Familiarity:
                 parts[name] = float(parts[name])
             return Familiarity(**parts)
     except PenumbraError as error:
-        raise PenumbraError(f"{file}: {error}") from error
+        raise PenumbraError(f"{where}: {error}") from error
     except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, OSError) as error:
         what = " ".join(str(error).split())
-        raise PenumbraError(f"{file}: {_broken(what)}") from error
+        raise PenumbraError(f"{where}: {_broken(what)}") from error
 
 
 def familiarity_bytes(model: Familiarity) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penumbra.vehicle.monitor.health_range import SCORES, HealthRange
-from penumbra.vehicle.monitor.health_scores import measure
+from penumbra.vehicle.monitor.health_scores import Measured, measure
 from penumbra.vehicle.monitor.levels import Level
 from penumbra.vehicle.monitor.verdict import Direction
 
@@ -44,16 +44,23 @@ class HealthMonitor:
     def __init__(self, normal: HealthRange, order: str) -> None:
         self._normal, self._order = normal, order
         self._last_frame = -np.inf
+        self.excess = np.nan  # of the last frame: the largest; over 1 is out of range
         self._start()
 
     def update(self, image: np.ndarray, now: float) -> list[HealthFinding]:
         """Judge a frame: `uint8`, height x width x 3; `now` in seconds of a steady clock."""
+        return self.step(measure(image, self._order), now)
+
+    def step(self, measured: Measured, now: float) -> list[HealthFinding]:
+        """Judge a frame that was measured already, which is nearly all of the work."""
         if now - self._last_frame > GAP:
             self._start()
         self._last_frame = now
-        values = self._history.step(measure(image, self._order))
+        values = self._history.step(measured)
+        excesses = self._normal.excesses(values)
+        self.excess = max(excesses.values(), default=0.0)
         found = []
-        for name, excess in self._normal.excesses(values).items():
+        for name, excess in excesses.items():
             recent = self._recent[name]
             recent.append(excess)
             level = _level(recent)

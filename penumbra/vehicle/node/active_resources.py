@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 
-from penumbra.bundle import Bundle
-from penumbra.vehicle.monitor import Fact, MonitorSettings
+from penumbra.vehicle.monitor import Fact
 from penumbra.vehicle.node.alert_publisher import AlertPublisher
 from penumbra.vehicle.node.camera import CameraStream
 from penumbra.vehicle.node.clock_watch import ClockWatch
@@ -18,6 +17,7 @@ from penumbra.vehicle.node.diagnostics import CameraDiagnostics
 from penumbra.vehicle.node.engine_supervisor import EngineStatus, EngineSupervisor
 from penumbra.vehicle.node.outputs import Outputs
 from penumbra.vehicle.node.parameters import Values
+from penumbra.vehicle.ordinary import Ordinary
 
 STOP_TIMEOUT = 1.0  # seconds to wait for threads to end
 
@@ -25,14 +25,14 @@ STOP_TIMEOUT = 1.0  # seconds to wait for threads to end
 class ActiveResources:
     """Engine and cameras: `start` once, `stop` once, even if `start` failed.
 
-    `outputs` and `alerts` are by camera name; `live` returns the current parameter values,
-    `parameters` whether they are as locked.
+    `ordinary`, `outputs` and `alerts` are by camera name; `live` returns the current parameter
+    values, `parameters` whether they are as locked.
     """
 
     def __init__(
         self,
         node: Node,
-        bundle: Bundle,
+        ordinary: Mapping[str, Ordinary],
         outputs: Mapping[str, Outputs],
         alerts: Mapping[str, AlertPublisher],
         clock: ClockWatch,
@@ -41,13 +41,21 @@ class ActiveResources:
     ) -> None:
         self._live = live
         self._supervisor = EngineSupervisor(
-            lambda: make_pipeline(live(), bundle), lambda: engine_limits(live())
+            lambda: make_pipeline(live(), ordinary), lambda: engine_limits(live())
         )
         self._cameras = [
             CameraStream(
-                node, name, bundle, own, alerts[name], self._supervisor, clock, live, parameters
+                node,
+                name,
+                own,
+                outputs[name],
+                alerts[name],
+                self._supervisor,
+                clock,
+                live,
+                parameters,
             )
-            for name, own in outputs.items()
+            for name, own in ordinary.items()
         ]
         self._reports = [CameraDiagnostics(camera) for camera in self._cameras]
 
@@ -80,7 +88,7 @@ class ActiveResources:
         now, values = time.monotonic(), self._live()
         return [status for report in self._reports for status in report.report(now, values)]
 
-    def apply_settings(self, settings: MonitorSettings) -> None:
-        """Update the monitors, effective with the next frame."""
+    def apply_settings(self) -> None:
+        """Update the monitors to the current parameters, effective with the next frame."""
         for camera in self._cameras:
-            camera.monitor.settings = settings
+            camera.apply_settings()

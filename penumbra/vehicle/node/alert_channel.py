@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from rclpy.node import Node
 from std_msgs.msg import Header
 
-from penumbra.bundle import Bundle
 from penumbra.vehicle.monitor import Level, Verdict
 from penumbra.vehicle.node.alert_publisher import AlertPublisher
 from penumbra.vehicle.node.alerts import alert_message
 from penumbra.vehicle.node.logs import LOG_PERIOD
+from penumbra.vehicle.ordinary import Ordinary
 
 if TYPE_CHECKING:
     from rclpy.impl.rcutils_logger import RcutilsLogger
@@ -26,9 +26,9 @@ class AlertChannel:
     """
 
     def __init__(
-        self, node: Node, log: RcutilsLogger, publisher: AlertPublisher, bundle: Bundle
+        self, node: Node, log: RcutilsLogger, publisher: AlertPublisher, ordinary: Ordinary
     ) -> None:
-        self._node, self._log, self._publisher, self._bundle = node, log, publisher, bundle
+        self._node, self._log, self._publisher, self._ordinary = node, log, publisher, ordinary
         self._lock = Lock()
         self._last = 0  # number of the last published verdict
         self._frame_id = ""
@@ -52,7 +52,9 @@ class AlertChannel:
             if header is None or verdict.level in (Level.STARTING, Level.STALE):
                 now = self._node.get_clock().now().to_msg()
                 header, size = Header(stamp=now, frame_id=self._frame_id), (0, 0)
-            message = alert_message(verdict, header, self._bundle, size)
+            message = alert_message(
+                verdict, header, self._ordinary.bundle, size, self._ordinary.site
+            )
             self._publisher.publish(message, time.monotonic())
         if verdict.level == Level.STALE:
             self._log.warning(f"STALE: {verdict.reason}", throttle_duration_sec=LOG_PERIOD)

@@ -7,9 +7,12 @@ import math
 from std_msgs.msg import Header
 
 from penumbra.bundle import Bundle
-from penumbra.vehicle.monitor import Cause, MonitorSettings, Verdict
+from penumbra.vehicle.monitor import Cause, CauseVerdict, MonitorSettings, Verdict
 from penumbra.vehicle.node.parameters import Values
 from penumbra_msgs.msg import OodAlert, OodCause, OodRegion
+
+# Two drives, so that one can be left out; how many frames are enough is in docs/alerts.md.
+MINUTES_TO_COLLECT = 10
 
 
 def monitor_settings(values: Values, bundle: Bundle) -> MonitorSettings:
@@ -41,6 +44,16 @@ def never_alerts(values: Values) -> str | None:
     )
 
 
+def unfamiliar(bundle: Bundle, camera: str) -> str:
+    """What to do about a camera whose first frames are strange."""
+    named = f" --camera {camera}" if camera else ""
+    return (
+        f"this camera is unfamiliar to {bundle.name}; collect {MINUTES_TO_COLLECT} minutes of "
+        f"ordinary driving and run `penumbra fit-alerts {bundle.path} --bag BAG --site DIR{named}`,"
+        " then set the parameter site to DIR"
+    )
+
+
 def colour_top(bundle: Bundle, values: Values) -> float:
     """The value of the judged map at the upper end of the colour map.
 
@@ -69,9 +82,12 @@ def unit(bundle: Bundle) -> str:
 
 
 def alert_message(
-    verdict: Verdict, header: Header, bundle: Bundle, size: tuple[int, int]
+    verdict: Verdict, header: Header, bundle: Bundle, size: tuple[int, int], site: str = ""
 ) -> OodAlert:
-    """The message of a verdict; `size` is the height and width of the judged map, or zero."""
+    """The message of a verdict; `size` is the height and width of the judged map, or zero.
+
+    `site` is the label of the site folder whose thresholds were used.
+    """
     return OodAlert(
         header=header,
         level=int(verdict.level),
@@ -103,17 +119,25 @@ def alert_message(
                 score=cause.score,
                 threshold=_or_nan(cause.threshold),
                 direction=cause.direction.value,
-                unit=unit(bundle) if cause.cause is Cause.UNCERTAINTY else "",
+                unit=_unit(cause, bundle),
                 reason=cause.reason,
             )
             for cause in verdict.causes
         ],
+        site=site,
     )
 
 
 def model_name(bundle: Bundle) -> str:
     """Name and checksum of the bundle, as in messages."""
     return f"{bundle.name}@{bundle.sha256[:8]}"
+
+
+def _unit(cause: CauseVerdict, bundle: Bundle) -> str:
+    """The scores of scene and camera are numbers without a unit; other causes have none."""
+    if cause.cause is Cause.UNCERTAINTY:
+        return unit(bundle)
+    return "" if cause.threshold is None else "1"
 
 
 def _or_nan(value: float | None) -> float:

@@ -11,14 +11,13 @@ from rclpy.node import Node
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Header
 
-from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
 from penumbra.vehicle import conversions
 from penumbra.vehicle.conversions import ConversionError
-from penumbra.vehicle.monitor import Conditions, Fact, Level, Monitor, Verdict
+from penumbra.vehicle.monitor import Conditions, Fact, FirstFrames, Level, Monitor, Verdict
 from penumbra.vehicle.node.alert_channel import AlertChannel
 from penumbra.vehicle.node.alert_publisher import AlertPublisher
-from penumbra.vehicle.node.alerts import model_name, monitor_settings
+from penumbra.vehicle.node.alerts import model_name, monitor_settings, unfamiliar
 from penumbra.vehicle.node.camera_calibration import CameraCalibration, FrameCalibration
 from penumbra.vehicle.node.clock_watch import ClockWatch
 from penumbra.vehicle.node.engine_supervisor import EngineState, EngineSupervisor
@@ -27,6 +26,7 @@ from penumbra.vehicle.node.intake import Arrived, Intake
 from penumbra.vehicle.node.logs import LOG_PERIOD
 from penumbra.vehicle.node.outputs import Outputs, ProcessedFrame
 from penumbra.vehicle.node.parameters import Values
+from penumbra.vehicle.ordinary import Ordinary
 from penumbra.vehicle.pipeline import FrameResult
 from penumbra.vehicle.runners import RunnerError
 from penumbra_msgs.msg import FrameStats
@@ -44,7 +44,7 @@ class CameraStream:
         self,
         node: Node,
         name: str,
-        bundle: Bundle,
+        ordinary: Ordinary,
         outputs: Outputs,
         alerts: AlertPublisher,
         engine: EngineSupervisor,
@@ -53,14 +53,16 @@ class CameraStream:
         parameters: Callable[[], Fact],
     ) -> None:
         self.name = name
-        self.monitor = Monitor(monitor_settings(live(), bundle))
+        bundle = ordinary.bundle  # with the thresholds of this camera
+        self.monitor = Monitor(monitor_settings(live(), bundle), ordinary.models)
         self.counts = Counts(time.monotonic())
         self._node, self._bundle, self._outputs, self._engine = node, bundle, outputs, engine
         self._clock, self._live, self._parameters = clock, live, parameters
         self._log = node.get_logger().get_child(name) if name else node.get_logger()
         self._intake = Intake(node, self._log, self.counts, live)
         self.calibration = CameraCalibration(node, self._log, self.counts, bundle.depth)
-        self._alerts = AlertChannel(node, self._log, alerts, bundle)
+        self._alerts = AlertChannel(node, self._log, alerts, ordinary)
+        self._first_frames = FirstFrames()
         self._judging = False  # whether the engine has run since `open`
         self._starting = Lock()  # guards `_judging`
         self._last_header = Header()
@@ -107,6 +109,10 @@ class CameraStream:
         self._alerts.publish(self.monitor.check(now, conditions, missing))
         if now - self._last_stats >= 1:
             self._publish_stats(now)
+
+    def apply_settings(self) -> None:
+        """Use the current parameters, effective with the next frame."""
+        self.monitor.settings = monitor_settings(self._live(), self._bundle)
 
     def _conditions(self, now: float, image: Fact, calibration: Fact) -> Conditions:
         return Conditions(
@@ -215,6 +221,8 @@ class CameraStream:
         )
         prepared = self._outputs.prepare(frame)
         self._alerts.publish(verdict, header, result.judged.shape)
+        if self._first_frames.are_strange(verdict.causes):
+            self._log.warning(unfamiliar(self._bundle, self.name))
         for publisher, output in prepared:
             publisher.publish(output)
         return True

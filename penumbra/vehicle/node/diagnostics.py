@@ -79,6 +79,7 @@ class CameraDiagnostics:
             self._conversion(fresh, invalid, error),
             *self._calibration(),
             self._ood(),
+            *self._causes(),
         ]
 
     def _input(self, rate: float, received: int, values: Values) -> DiagnosticStatus:
@@ -128,10 +129,27 @@ class CameraDiagnostics:
     def _ood(self) -> DiagnosticStatus:
         monitor = self._camera.monitor  # which has its own hysteresis
         text = monitor.level.name
-        if monitor.level is not Level.STALE and not monitor.settings.has_thresholds:
+        if monitor.level is not Level.STALE and not monitor.has_thresholds:
             text = "no thresholds: run `penumbra fit-alerts`"
         facts = {"level": monitor.level.name}
         return _status(self._name("OOD"), _OF_LEVEL[monitor.level], text, facts)
+
+    def _causes(self) -> list[DiagnosticStatus]:
+        """One status for each cause that frames are judged by, also while none is judged."""
+        monitor = self._camera.monitor
+        last = {cause.cause: cause for cause in monitor.causes}
+        statuses = []
+        for cause in monitor.judged_causes:
+            name = self._name(f"cause {cause.value}")
+            found = last.get(cause)
+            if found is None:
+                statuses.append(_status(name, STALE, "no frame is judged", {}))
+                continue
+            facts: dict[str, Any] = {"score": found.score}
+            if found.threshold is not None:
+                facts["threshold"] = found.threshold
+            statuses.append(_status(name, _OF_LEVEL[found.level], found.reason or "OK", facts))
+        return statuses
 
     def _status(
         self, key: str, name: str, level: bytes, text: str, facts: Mapping[str, Any]

@@ -26,13 +26,18 @@ from rclpy.publisher import Publisher
 from penumbra.bundle import Bundle
 from penumbra.errors import PenumbraError
 from penumbra.text import LONGEST_LINE, printable
-from penumbra.vehicle.monitor import Fact, Level
+from penumbra.vehicle.monitor import Fact, Level, Monitor
 from penumbra.vehicle.node import alerts, parameters
 from penumbra.vehicle.node.active_resources import ActiveResources
 from penumbra.vehicle.node.alert_publisher import AlertPublisher
 from penumbra.vehicle.node.allocator import keep_memory
 from penumbra.vehicle.node.clock_watch import ClockWatch
-from penumbra.vehicle.node.configuration import camera_names, make_pipeline, verified_bundle
+from penumbra.vehicle.node.configuration import (
+    camera_names,
+    make_pipeline,
+    ordinary_by_camera,
+    verified_bundle,
+)
 from penumbra.vehicle.node.diagnostics import NodeDiagnostics
 from penumbra.vehicle.node.engine_supervisor import EngineState, EngineStatus
 from penumbra.vehicle.node.labels import PARAMETER as LABEL_NAMES
@@ -42,6 +47,7 @@ from penumbra.vehicle.node.outputs import Outputs
 from penumbra.vehicle.node.safety_lock import SafetyLock
 from penumbra.vehicle.node.services import CallbackErrors
 from penumbra.vehicle.node.spin import exit_despite_threads, run_node
+from penumbra.vehicle.ordinary import Ordinary
 
 SUCCESS, FAILURE, ERROR = (
     TransitionCallbackReturn.SUCCESS,
@@ -69,6 +75,7 @@ class PerceptionNode(LifecycleNode):
         assert isinstance(clock, ROSClock)  # a node has no other
         self._clock_watch = ClockWatch(clock)
         self._bundle: Bundle | None = None
+        self._ordinary: dict[str, Ordinary] = {}  # by camera name, while configured
         self._outputs: dict[str, Outputs] = {}  # by camera name
         self._alerts: dict[str, AlertPublisher] = {}  # likewise, in every state
         self._labels: LabelNames | None = None
@@ -137,16 +144,21 @@ class PerceptionNode(LifecycleNode):
     def _configure(self) -> None:
         values = self._values
         bundle = verified_bundle(values, self._task)
-        names = camera_names(values)
-        settings = alerts.monitor_settings(values, bundle)
-        make_pipeline(values, bundle)  # refuses what it cannot run
-        self._bundle = bundle
-        self._outputs = {name: Outputs(self, name, bundle.task, values) for name in names}
+        ordinary = ordinary_by_camera(values, bundle)
+        judging = [
+            Monitor(alerts.monitor_settings(values, own.bundle), own.models)
+            for own in ordinary.values()
+        ]
+        make_pipeline(values, ordinary)  # refuses what it cannot run
+        self._bundle, self._ordinary = bundle, ordinary
+        self._outputs = {name: Outputs(self, name, bundle.task, values) for name in ordinary}
         self._open_alerts()
         self._labels = LabelNames(self, bundle)
         self._engine_status = INACTIVE
         self.get_logger().info(f"configured: {alerts.model_name(bundle)} from {bundle.path}")
-        if not settings.has_thresholds:
+        for site in sorted({own.site for own in ordinary.values() if own.site}):
+            self.get_logger().info(f"thresholds of the site {site}")
+        if not all(monitor.has_thresholds for monitor in judging):
             self.get_logger().warning(
                 f"{bundle.name} has no thresholds, so no frame can be OK: run "
                 f"`penumbra fit-alerts {bundle.path} --images DIR`"
@@ -177,7 +189,7 @@ class PerceptionNode(LifecycleNode):
         assert self._bundle is not None  # configured
         self._active = ActiveResources(
             self,
-            self._bundle,
+            self._ordinary,
             self._outputs,
             self._alerts,
             self._clock_watch,
@@ -200,7 +212,8 @@ class PerceptionNode(LifecycleNode):
             outputs.destroy()
         if self._labels is not None:
             self._labels.destroy()
-        self._bundle, self._outputs, self._labels = None, {}, None
+        self._bundle, self._ordinary = None, {}
+        self._outputs, self._labels = {}, None
 
     def _attempt(self, what: str, action: Callable[[], None]) -> TransitionCallbackReturn:
         """Run one step of a transition; a failure is logged and told in alerts and diagnostics."""
@@ -241,7 +254,12 @@ class PerceptionNode(LifecycleNode):
             self.trigger_deactivate()  # `on_deactivate` returns ERROR
 
     def _parameters_fact(self) -> Fact:
-        return self._lock.fact(self._values, self._bundle)
+        facts = [self._lock.fact(self._values, bundle) for bundle in self._bundles()]
+        return max(facts, key=lambda fact: fact.level.urgency)
+
+    def _bundles(self) -> list[Bundle | None]:
+        """The bundle with the thresholds of each camera; None before it is read."""
+        return [own.bundle for own in self._ordinary.values()] or [None]
 
     def _report(self) -> None:
         now = time.monotonic()
@@ -264,10 +282,12 @@ class PerceptionNode(LifecycleNode):
             reason = f"{LABEL_NAMES} is defined by the bundle"
         new = {parameter.name: parameter.value for parameter in changed}
         if reason is None:
-            reason = self._lock.refusal(new, self._bundle)
-        if reason is None and self._bundle is not None:
+            refusals = (self._lock.refusal(new, bundle) for bundle in self._bundles())
+            reason = next((refusal for refusal in refusals if refusal), None)
+        if reason is None:
             try:
-                alerts.monitor_settings({**self._values, **new}, self._bundle)
+                for own in self._ordinary.values():
+                    alerts.monitor_settings({**self._values, **new}, own.bundle)
             except PenumbraError as error:
                 reason = str(error)
         if reason is not None:
@@ -278,9 +298,8 @@ class PerceptionNode(LifecycleNode):
         self._values = parameters.values(self)
         if {"rate_limit", "ood.stale_after"} & {parameter.name for parameter in changed}:
             self._warn_if_never_alerts()
-        if self._active is not None and self._bundle is not None:
-            settings = alerts.monitor_settings(self._values, self._bundle)
-            self._active.apply_settings(settings)
+        if self._active is not None:
+            self._active.apply_settings()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,25 +25,16 @@ RANDOM = np.random.default_rng(0)
 def test_at_most_the_rate_is_over(n, rate):
     scores = RANDOM.random(n)
     found = frame_threshold(scores, rate)
-    assert not found.extrapolated
     assert found.over == int((scores > found.value).sum()) == math.floor(rate * n + 1e-9)
-    assert found.supported_rate == rate
     # The smallest such score: with the next one down, one frame more would be over.
     below = scores[scores < found.value].max()
     assert (scores > below).sum() > rate * n
 
 
-def test_a_rate_below_that_of_the_frames_is_extrapolated():
-    """The margin is right for an exponential tail, which is assumed, at a rate of e^-8."""
-    scores = 3 + 0.5 * RANDOM.exponential(size=1000)
-    rate = math.exp(-8)
-    found = frame_threshold(scores, rate)
-    assert found.extrapolated
-    assert found.supported_rate == 1 / 1001
-    assert found.over == 0
-    # The true quantile is 3 + 0.5 x 8. The largest of 1000 scatters by 0.5 x 1.28 (Gumbel), the
-    # slope is known from 100 frames to a tenth, over 8 - ln 1000 = 1.1 of 0.5: three of their sum.
-    assert found.value == pytest.approx(7.0, abs=3 * 0.5 * math.hypot(1.28, 0.1 * 1.1))
+def test_a_rate_below_that_of_the_frames_is_refused():
+    assert frame_threshold(RANDOM.random(1000), 0.001).over == 1
+    with pytest.raises(PenumbraError, match="999 frames cannot support .* 0.100%: .* 0.10%"):
+        frame_threshold(RANDOM.random(999), 0.001)
 
 
 def test_too_few_or_broken_frames_are_refused():
@@ -54,7 +45,7 @@ def test_too_few_or_broken_frames_are_refused():
 
 
 def test_constant_scores():
-    found = frame_threshold(np.full(50, 0.3), 0.001)
+    found = frame_threshold(np.full(50, 0.3), 0.02)
     assert found.value == 0.3
     alike = autocorrelation(np.full(50, 0.3))
     assert (alike.correlation, alike.effective_frames) == (1, 1)

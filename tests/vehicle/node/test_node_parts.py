@@ -35,6 +35,7 @@ from penumbra.vehicle.node.frame_counts import WINDOW, Rate
 from penumbra.vehicle.node.intake import Arrived
 from penumbra.vehicle.node.mailbox import Mailbox
 from penumbra.vehicle.node.parameters import defaults
+from penumbra.vehicle.ordinary import ordinary_of
 from penumbra.vehicle.pipeline import Pipeline, PipelineConfig
 from penumbra.vehicle.runners import RunnerError, RunnerSettings, engine
 from penumbra.vehicle.runners.tensorrt import TensorRTRTXRunner
@@ -97,9 +98,12 @@ def test_ambiguous_cameras_are_rejected(changes, message):
 def test_an_image_size_that_does_not_match_the_bundle_is_rejected(tmp_path):
     values = {**defaults("segmentation"), "image_size": "100x36"}
     with pytest.raises(PenumbraError, match="image_size is 100x36, but street expects 48x36"):
-        make_pipeline(values, tiny_bundles.segmentation(tmp_path / "street"))
+        make_pipeline(values, {"": ordinary_of(tiny_bundles.segmentation(tmp_path / "street"))})
     any_size = tiny_bundles.segmentation(tmp_path / "any", None, None)
-    assert make_pipeline(values, any_size).config.settings.image_size == (36, 100)
+    assert make_pipeline(values, {"": ordinary_of(any_size)}).config.settings.image_size == (
+        36,
+        100,
+    )
 
 
 def test_a_bundle_may_be_a_path_or_the_name_of_a_shipped_model(tmp_path, monkeypatch):
@@ -215,7 +219,7 @@ def test_the_last_published_level_is_the_last_verdict(tmp_path, meanwhile):
     stream = CameraStream(
         node,
         "",
-        bundle,
+        ordinary_of(bundle),
         MagicMock(),
         publisher,
         supervisor,

@@ -64,14 +64,14 @@ def test_cameras_share_one_engine_and_parameters_change_at_run_time(peer, tmp_pa
         old = peer.image(cameras["front"])
         time.sleep(0.01)
         front.publish(old)
-        peer.wait(lambda: stats[-1].dropped_old == 1, "the old image to be counted")
+        peer.wait(lambda: stats[-1].dropped_old >= 1, "the old image to be counted")
         node.wait_for("dropped an image that is 0.0.* s old")
         assert peer.set(max_age=0.0, rate_limit=0.001) == ["", ""]
         first = peer.image(cameras["front"])
         front.publish(first)  # the first is accepted
         peer.wait(lambda: stats[-1].header.stamp == first.header.stamp, "the first image's result")
         front.publish(peer.image(cameras["front"]))
-        peer.wait(lambda: stats[-1].dropped_rate == 1, "the second to be counted")
+        peer.wait(lambda: stats[-1].dropped_rate >= 1, "the second to be counted")
         node.wait_for("1000 s between two frames, more than ood.stale_after .1 s.*no ALERT can")
         assert peer.set(rate_limit=1000.0) == [""]  # effective immediately
         stats.clear()
