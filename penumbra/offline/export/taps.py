@@ -37,7 +37,7 @@ class ChannelStatistics(nn.Module):
         mean = x.mean((0, 2, 3), keepdim=True)
         deviation = x - mean
         std = (deviation * deviation).mean((0, 2, 3)).sqrt()
-        return torch.cat([mean.flatten(), std])
+        return torch.cat([mean.squeeze((0, 2, 3)), std])
 
 
 @rule(ChannelStatistics)

@@ -7,7 +7,7 @@ import numpy as np
 from strange_scenes import familiarity, with_statistics
 
 from penumbra.bundle import rewrite_bundle
-from penumbra.lab.experiments.causes import main
+from penumbra.lab.experiments.alerts.causes import main
 from penumbra.vehicle.monitor.familiarity import familiarity_bytes
 
 SCENE = {"output": "statistics", "direction": "above", "frame": 2.0, "model": "familiarity.npz"}

@@ -1,6 +1,6 @@
 """What each cause of an alert adds alone, and all together, on folders of images.
 
-    python -m penumbra.lab.experiments.causes BUNDLE --site DIR --images fog indoor
+    python -m penumbra.lab.experiments.alerts.causes BUNDLE --site DIR --images fog indoor
 
 Every image is judged as the first frame of a camera, without hysteresis and without the health
 scores that need several frames: photographs have no order. Counted are scores over their threshold.

@@ -1,6 +1,6 @@
 """Familiarity of the scene on CamVid: methods by leave-one-drive-out, then the test split once.
 
-    python -m penumbra.lab.experiments.familiarity --data DIR --cache DIR segnet-camvid-encdec
+python -m penumbra.lab.experiments.alerts.familiarity --data DIR --cache DIR segnet-camvid-encdec
 
 Statistics are computed by the exported graph and kept in --cache, so that comparing methods costs
 seconds. Every method is fitted to CamVid's training and validation frames alone. The first table

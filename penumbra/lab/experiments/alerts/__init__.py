@@ -1,0 +1,1 @@
+"""Experiments about alerts, each run by `python -m`; the paper has nothing about them."""
