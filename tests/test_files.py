@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny_bundles
 
-from penumbra import bundle as bundles
+from penumbra import files
 from penumbra.bundle import load_bundle, rewrite_bundle
 from penumbra.files import exchange
 
@@ -29,7 +29,7 @@ def test_one_that_is_missing_is_an_error(tmp_path):
 @pytest.mark.parametrize("possible", [True, False])
 def test_a_bundle_is_replaced_either_way(tmp_path, monkeypatch, possible):
     if not possible:
-        monkeypatch.setattr(bundles, "exchange", lambda *_: False)
+        monkeypatch.setattr(files, "exchange", lambda *_: False)
     bundle = tiny_bundles.segmentation(tmp_path / "street")
     rewrite_bundle(bundle, name="avenue")
     assert load_bundle(tmp_path / "street").name == "avenue"

@@ -74,6 +74,7 @@ class PerceptionNode(LifecycleNode):
         clock = self.get_clock()
         assert isinstance(clock, ROSClock)  # a node has no other
         self._clock_watch = ClockWatch(clock)
+        self._clock_watch.update(time.monotonic())
         self._bundle: Bundle | None = None
         self._ordinary: dict[str, Ordinary] = {}  # by camera name, while configured
         self._outputs: dict[str, Outputs] = {}  # by camera name

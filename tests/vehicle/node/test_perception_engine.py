@@ -60,8 +60,11 @@ def test_a_failing_engine_is_restarted_three_times_then_the_node_enters_the_erro
 
         # One image that cannot be processed: STALE immediately, but the engine is not to blame.
         peer.publisher().publish(peer.image(poisoned(OUT_OF_MEMORY)))
-        node.wait_for("STALE: the runner failed: MemoryError: out of memory")
-        peer.wait(lambda: OodAlert.STALE in levels(peer), "STALE")
+        alerts = peer.received["/penumbra/ood"]
+        reason = "the runner failed: MemoryError: out of memory"
+        peer.wait(
+            lambda: reason in [a.reason for a in alerts if a.level == OodAlert.STALE], "STALE"
+        )
         peer.received["/penumbra/stats"].clear()
         peer.until_processed(good)
         assert peer.stats()[-1].dropped_failed == 1
